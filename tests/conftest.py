@@ -1,0 +1,28 @@
+"""What all tests share: real data sets, where they are at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Path]:
+    """`real_data(name)` is the folder of a real data set; the test is skipped where it is not at hand.
+
+    Looked for in `$DISTTRAIN_DATA`, else in `shared/data` beside the repository.
+    """
+
+    def find(name: str) -> Path:
+        root = Path(os.environ.get("DISTTRAIN_DATA") or REPOSITORY.parent / "shared" / "data")
+        folder = root / name
+        if not folder.is_dir():
+            pytest.skip(f"the data set {name!r} is not in {root}; DISTTRAIN_DATA names another folder")
+        return folder
+
+    return find
