@@ -79,6 +79,8 @@ class SplitByMasks(Section):
     val_from_train: Fraction = 0.0
     """Share of the training nodes held out for validation, for sets that publish none (HGB). Never taken from test."""
     seed: int = 0
+    column: Annotated[int, Field(ge=0)] | None = None
+    """Which split, for sets that publish several (masks of shape [num_nodes, num_splits])."""
 
 
 class SplitByRatio(Section):
@@ -240,6 +242,8 @@ class TablesData(Data):
     """A folder, or `package:<name>/<folder>` for files that a pip package carries."""
     nodes: dict[str, NodeTable]
     edges: dict[Relation, EdgeTable] = {}
+    missing: Names = ("",)
+    """What stands for a missing value in CSV files (`["", "NA"]`)."""
     reverse: bool = True
     """Add the reverse of each relation, `dst,rev_<rel>,src`."""
     dangling: Literal["refuse", "drop"] = "refuse"

@@ -1,1 +1,86 @@
+"""Where graphs come from: PyG data sets, saved files, the user's own functions, tables, and generators."""
 
+from __future__ import annotations
+
+import hashlib
+
+from ..config import DataSource, FileData, GeneratedData, PygData, PythonData, TablesData, Task
+from .loaded import LoadedGraph, conform, target_node_type
+
+__all__ = ["LoadedGraph", "fingerprint", "load", "target_node_type"]
+
+
+def load(data: DataSource, task: Task) -> LoadedGraph:
+    """Read the graph and divide the task's nodes into train, validation and test.
+
+    The node type of the task has boolean `train_mask`, `val_mask` and `test_mask` afterwards: disjoint, labelled nodes
+    only (a label that is NaN or negative is none). Works in one process, and downloads where the source does.
+
+    Raises:
+        ExperimentError: where the source, the label or the split cannot be what the experiment says.
+    """
+    from .split import split_nodes
+    from .transforms import apply_transforms
+
+    if isinstance(data, TablesData):
+        from .tables import read_tables
+
+        loaded = read_tables(data, task)
+        graph = apply_transforms(loaded.data, data.transforms)
+        transformed = conform(graph, "data.transforms")
+        return LoadedGraph(transformed.data, loaded.keys, {**loaded.info, **transformed.info})
+
+    if isinstance(data, PygData):
+        from .pyg import read_pyg
+
+        graph, origin = read_pyg(data), f"data.dataset {data.dataset}"
+    elif isinstance(data, FileData):
+        from .file import read_file
+
+        graph, origin = read_file(data), f"data.path {data.path}"
+    elif isinstance(data, PythonData):
+        from .python import call_function
+
+        graph, origin = call_function(data), f"data.function {data.function}"
+    else:
+        from .generated import generate
+
+        graph, origin = generate(data), "data (generated)"
+    loaded = conform(apply_transforms(graph, data.transforms), origin)
+    split_nodes(loaded.data, target_node_type(loaded.data, task), task.label, data.split)
+    return loaded
+
+
+def fingerprint(data: DataSource, task: Task) -> str:
+    """Hex digest of all that decides the loaded graph: the section's settings, and the bytes of its files.
+
+    What has no files (a function of the user's own, PyG's synthetic sets) is loaded, and its tensors are hashed.
+    The task takes part by its node type and label, which decide the masks. PyG data sets that are not there yet are
+    downloaded. Cost: reading the files once.
+
+    Raises:
+        ExperimentError: if a file is missing.
+    """
+    from .digest import add_files, add_settings, add_tensors
+
+    digest = hashlib.blake2b(digest_size=16)
+    add_settings(digest, data, task)
+    if isinstance(data, TablesData):
+        from .tables import table_files
+
+        add_files(digest, table_files(data))
+    elif isinstance(data, FileData):
+        add_files(digest, [data.path])
+    elif isinstance(data, PygData):
+        from .pyg import raw_files
+
+        files = raw_files(data)
+        if files:
+            add_files(digest, files)
+        else:
+            add_tensors(digest, load(data, task).data)
+    elif isinstance(data, PythonData):
+        add_tensors(digest, load(data, task).data)
+    else:
+        assert isinstance(data, GeneratedData)  # its settings say everything
+    return digest.hexdigest()

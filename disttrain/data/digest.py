@@ -1,0 +1,51 @@
+"""What a graph is made from, as a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+
+from ..config import DataSource, ExperimentError, Task
+
+# a change of how sources are read, that gives another graph from the same files, counts this up
+_READER = 1
+
+# where the files lie does not decide what is in them
+_PLACES = {"root", "path", "trust"}
+
+
+def add_settings(digest: hashlib.blake2b, data: DataSource, task: Task) -> None:
+    """Hash the section, but for the places where its files lie."""
+    settings = data.model_dump(mode="json", exclude=_PLACES)
+    text = json.dumps([_READER, settings, task.node_type, task.label], sort_keys=True)
+    digest.update(text.encode())
+
+
+def add_files(digest: hashlib.blake2b, files: Iterable[str]) -> None:
+    """Hash names (without folders) and bytes, in the order given."""
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                digest.update(f"\n{os.path.basename(path)} {os.fstat(file.fileno()).st_size}\n".encode())
+                while chunk := file.read(1 << 22):
+                    digest.update(chunk)
+        except FileNotFoundError:
+            raise ExperimentError(f"data: there is no file {path}") from None
+
+
+def add_tensors(digest: hashlib.blake2b, data: HeteroData) -> None:
+    """Hash every tensor of a loaded graph: its place, dtype, shape and bytes."""
+    for store in data.stores:
+        for name, value in store.items():
+            where = json.dumps([getattr(store, "_key", None), name])
+            if not isinstance(value, Tensor):
+                digest.update(f"\n{where} {value}\n".encode())
+                continue
+            digest.update(f"\n{where} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -1,0 +1,120 @@
+"""Data sets of `torch_geometric.datasets`, by the name of their class."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch_geometric.datasets
+from torch_geometric.data import Data, Dataset, HeteroData
+from torch_geometric.io import fs
+
+from ..config import ExperimentError, PygData
+from .arguments import check_arguments
+from .nearest import nearest
+
+# what the experiment says in its own words
+_OURS = {
+    "root": "data.root",
+    "transform": "data.transforms",
+    "pre_transform": "data.transforms",
+    "pre_filter": "data.transforms",
+}
+
+
+class _Probe(Exception):
+    """Raised in place of downloading, to learn which raw files a data set needs."""
+
+    def __init__(self, raw_paths: list[str]) -> None:
+        self.raw_paths = raw_paths
+
+
+def read_pyg(data: PygData) -> Data | HeteroData:
+    """Construct the data set (which downloads and processes it where needed) and return its one graph.
+
+    Raises:
+        ExperimentError: if the class or an argument does not exist, the download fails, or it holds several graphs.
+    """
+    dataset = _construct(_dataset_class(data), data)
+    if len(dataset) != 1:
+        raise ExperimentError(
+            f"data.dataset: {data.dataset} is a collection of {len(dataset)} graphs; training on collections of graphs "
+            "is not supported yet, choose a data set that is one graph"
+        )
+    return dataset[0]
+
+
+def raw_files(data: PygData) -> list[str]:
+    """The raw files that decide the graph, downloaded where they are not there; empty for synthetic data sets."""
+    dataset_class = _dataset_class(data)
+    paths = _raw_paths(dataset_class, data)
+    if paths and not all(fs.exists(path) for path in paths):
+        _construct(dataset_class, data)
+    return [file for path in paths for file in _files_below(path)]
+
+
+def _files_below(path: str) -> list[str]:
+    if not os.path.isdir(path):
+        return [path] if os.path.exists(path) else []
+    return sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+
+
+def _dataset_class(data: PygData) -> type[Dataset]:
+    valid = torch_geometric.datasets.__all__
+    if data.dataset not in valid:
+        raise ExperimentError(
+            f'data.dataset: torch_geometric.datasets has no "{data.dataset}"{nearest(data.dataset, valid)}'
+        )
+    dataset_class = getattr(torch_geometric.datasets, data.dataset)
+    for name, place in _OURS.items():
+        if name in data.args:
+            raise ExperimentError(f'data.args: "{name}" is not an argument here; write it as {place}')
+    check_arguments(dataset_class, data.args, "data.args", given=_OURS)
+    return dataset_class
+
+
+def _keywords(dataset_class: type[Dataset], data: PygData) -> dict[str, Any]:
+    import inspect
+
+    takes_root = "root" in inspect.signature(dataset_class).parameters
+    return {**data.args, **({"root": data.root} if takes_root else {})}
+
+
+def _construct(dataset_class: type[Dataset], data: PygData) -> Dataset:
+    try:
+        return dataset_class(**_keywords(dataset_class, data))
+    except OSError as error:
+        missing = [path for path in _raw_paths(dataset_class, data) if not fs.exists(path)]
+        if not missing:
+            raise
+        raise ExperimentError(
+            f"data.dataset: {data.dataset} could not be downloaded ({error}); lay its raw files out yourself: "
+            f"{', '.join(missing)}"
+        ) from error
+    except (AssertionError, ValueError, KeyError) as error:
+        import traceback
+
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        if frame.name != "__init__":
+            raise
+        # PyG checks the values of its arguments by assertions
+        raise ExperimentError(
+            f"data.args: {data.dataset} refuses {data.args or 'no arguments'}: {error or frame.line}"
+        ) from error
+
+
+def _raw_paths(dataset_class: type[Dataset], data: PygData) -> list[str]:
+    def stop(dataset: Dataset) -> None:
+        raise _Probe(list(dataset.raw_paths))
+
+    def nothing(dataset: Dataset) -> None:
+        raise _Probe([])
+
+    probe = type(dataset_class.__name__, (dataset_class,), {"_download": stop, "_process": nothing})
+    try:
+        probe(**_keywords(dataset_class, data))
+    except _Probe as found:
+        return found.raw_paths
+    except (AssertionError, ValueError, KeyError):
+        return []  # its own refusal is worded where it is constructed
+    return []

@@ -1,0 +1,23 @@
+"""A function of the user's own that returns a graph."""
+
+from __future__ import annotations
+
+from torch_geometric.data import Data, HeteroData
+
+from ..config import ExperimentError, PythonData
+from .arguments import check_arguments
+from .dotted import import_dotted
+
+
+def call_function(data: PythonData) -> Data | HeteroData:
+    """Call `data.function` with `data.args`.
+
+    Raises:
+        ExperimentError: if it does not exist, does not take the arguments, or returns no graph. What it raises itself
+            propagates, with its traceback.
+    """
+    function = import_dotted(data.function, "data.function")
+    if not callable(function):
+        raise ExperimentError(f"data.function: {data.function} is a {type(function).__name__}, not a function")
+    check_arguments(function, data.args, "data.args")
+    return function(**data.args)

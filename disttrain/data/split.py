@@ -1,0 +1,181 @@
+"""Which nodes train, validate and test: three disjoint boolean masks over labelled nodes."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.data.storage import NodeStorage
+
+from ..config import ExperimentError, Names, Split, SplitByColumn, SplitByMasks, SplitByRatio, SplitByTime
+from .nearest import nearest
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def split_nodes(data: HeteroData, node_type: str, label: str, split: Split) -> None:
+    """Set `train_mask`, `val_mask` and `test_mask` (bool [num_nodes]) of a node type.
+
+    Raises:
+        ExperimentError: if what the split needs is not there, or nothing is left to train on.
+    """
+    store = data[node_type]
+    labelled = has_label(store[label].numpy())
+    if isinstance(split, SplitByMasks):
+        masks = _published(store, node_type, split, labelled)
+    elif isinstance(split, SplitByRatio):
+        masks = by_ratio(labelled, split)
+    else:
+        if split.column not in store:
+            raise ExperimentError(
+                f'data.split.column: "{node_type}" has no attribute "{split.column}"'
+                f"{nearest(split.column, store.keys())}"
+            )
+        values = store[split.column].numpy()
+        masks = by_names(values, split) if isinstance(split, SplitByColumn) else by_time(values, split)
+    set_masks(store, masks, labelled, node_type)
+
+
+def set_masks(store: NodeStorage, masks: tuple[np.ndarray, ...], labelled: np.ndarray, node_type: str) -> None:
+    """Write the masks, without unlabelled nodes."""
+    for name, mask in zip(MASKS, masks):
+        store[name] = torch.from_numpy(mask & labelled)
+    if not store.train_mask.any():
+        raise ExperimentError(
+            f'data.split: no node of "{node_type}" is left to train on ({int(labelled.sum())} of {len(labelled)} have a '
+            "label); look at the split and the label"
+        )
+
+
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """Which rows have a label, bool [num_nodes]: one that is NaN or negative, in any of its columns, is none."""
+    absent = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, dtype=bool)
+    if labels.dtype.kind != "b":
+        absent |= labels < 0
+    return ~absent.reshape(len(labels), -1).any(axis=1)
+
+
+def _published(store: NodeStorage, node_type: str, split: SplitByMasks, labelled: np.ndarray) -> tuple[np.ndarray, ...]:
+    if "train_mask" not in store:
+        raise ExperimentError(
+            f'data.split: "{node_type}" has no train_mask; choose {{by: ratio, train: 0.6, val: 0.2, test: 0.2}}, '
+            "{by: column, ...} or {by: time, ...}"
+        )
+    train, val, test = (_one_mask(store, name, node_type, split.column) for name in MASKS)
+    for (one, a), (other, b) in (
+        (("train", train), ("val", val)),
+        (("train", train), ("test", test)),
+        (("val", val), ("test", test)),
+    ):
+        if both := int((a & b & labelled).sum()):
+            raise ExperimentError(f'data.split: {both} nodes of "{node_type}" are in both {one}_mask and {other}_mask')
+    if split.val_from_train > 0:
+        chosen = np.flatnonzero(train & labelled)
+        held_out = shuffled(chosen, split.seed)[: round_half_up(len(chosen) * split.val_from_train)]
+        val = val.copy()
+        train = train.copy()
+        val[held_out], train[held_out] = True, False
+    elif not val.any():
+        raise ExperimentError(
+            f'data.split: the data set publishes no validation nodes of "{node_type}"; hold some out of the training '
+            "nodes: {by: masks, val_from_train: 0.2}"
+        )
+    return train, val, test
+
+
+def _one_mask(store: NodeStorage, name: str, node_type: str, column: int | None) -> np.ndarray:
+    if name not in store:
+        return np.zeros(store.num_nodes, dtype=bool)
+    mask: Tensor = store[name].bool()
+    if mask.dim() == 1:
+        return mask.numpy()
+    if mask.dim() != 2 or column is None or column >= mask.size(1):
+        came = "data.split.column is not given" if column is None else f"data.split.column is {column}"
+        raise ExperimentError(
+            f'data.split: {name} of "{node_type}" has shape {tuple(mask.shape)}, that is several splits: choose one by '
+            f"{{by: masks, column: 0}} (0 to {mask.size(1) - 1}); {came}"
+        )
+    return mask[:, column].numpy()
+
+
+def by_ratio(labelled: np.ndarray, split: SplitByRatio) -> tuple[np.ndarray, ...]:
+    """Exactly these shares of the labelled rows, drawn by a hash of row number and seed."""
+    order = shuffled(np.flatnonzero(labelled), split.seed)
+    shares = np.cumsum([split.train, split.val, split.test])
+    ends = [round_half_up(len(order) * min(share, 1.0)) for share in shares]
+    masks = []
+    for begin, end in zip([0, *ends], ends):
+        mask = np.zeros(len(labelled), dtype=bool)
+        mask[order[begin:end]] = True
+        masks.append(mask)
+    return tuple(masks)
+
+
+def by_names(values: np.ndarray, split: SplitByColumn) -> tuple[np.ndarray, ...]:
+    """Rows whose value, written as text, is among the names of a split."""
+    text = values.astype(str)
+    masks = tuple(np.isin(text, names) for names in (split.train, split.val, split.test))
+    _refuse_shared_names(split)
+    if not masks[0].any():
+        came = ", ".join(np.unique(text)[:8])
+        raise ExperimentError(
+            f'data.split: no row of column "{split.column}" has the value {" or ".join(split.train)}; there are: {came}'
+        )
+    return masks
+
+
+def _refuse_shared_names(split: SplitByColumn) -> None:
+    names: Names = (*split.train, *split.val, *split.test)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ExperimentError(f"data.split: {', '.join(twice)} stands for more than one of train, val and test")
+
+
+def by_time(values: np.ndarray, split: SplitByTime) -> tuple[np.ndarray, ...]:
+    """Rows before `val`, from `val` to before `test`, and from `test` on. A missing time is in none of them."""
+    val, test = moment(split.val, "data.split.val"), moment(split.test, "data.split.test")
+    if not val <= test:
+        raise ExperimentError(f"data.split: val ({split.val}) must not be later than test ({split.test})")
+    values = values.astype(np.float64)
+    return values < val, (values >= val) & (values < test), values >= test
+
+
+def moment(value: str | float, where: str) -> float:
+    """A number as it is; an ISO date or date-time as seconds since 1970 (UTC unless it says otherwise)."""
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        when = datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        raise ExperimentError(f"{where}: expected a number or an ISO date such as 2013-10-01, got {value!r}") from None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=datetime.timezone.utc)
+    return when.timestamp()
+
+
+def round_half_up(value: float) -> int:
+    """The nearest integer; 2.5 is 3."""
+    return int(np.floor(value + 0.5))
+
+
+def shuffled(ids: np.ndarray, seed: int) -> np.ndarray:
+    """`ids` in an order that only their values and the seed decide, whatever the versions of libraries.
+
+    Each id is hashed with the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+    """
+    state = np.uint64(seed % 2**64)
+    with np.errstate(over="ignore"):
+        hashed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for value in (state, np.uint64(0x9E3779B97F4A7C15)):
+            hashed = hashed + value
+            hashed = (hashed ^ (hashed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            hashed = hashed ^ (hashed >> np.uint64(31))
+    return ids[np.lexsort((ids, hashed))]
