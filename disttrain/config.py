@@ -6,6 +6,7 @@ every mistake in a file answer at once. Reading files, applying overrides and wo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
@@ -21,7 +22,7 @@ class ExperimentError(ValueError):
 class Section(BaseModel):
     """A part of the experiment: frozen, and unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
 
 EdgeType = tuple[str, str, str]
@@ -361,7 +362,7 @@ class Sampling(Section):
     prefetch: PositiveInt = 4
     """Batches per worker that may wait, ready, for the trainer."""
     locality: bool = True
-    """A rank's seeds come from its own machine's nodes first. false: which seeds a rank gets does not depend on the cut."""
+    """A rank's seeds come from its own machine's nodes first. false: a rank's seeds do not depend on the cut."""
     shuffle: bool = True
     backend: Literal["auto", "numba"] = "auto"
 
@@ -404,7 +405,7 @@ class Train(Section):
     """Largest norm of the whole gradient; null: no clipping."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     fp32_layers: Names = ()
-    """Modules, by their dotted name in the model (`inputs`, `convs.0`), that compute in fp32 whatever `precision` is."""
+    """Modules, by their dotted name in the model (`inputs`, `convs.0`), that compute in fp32 whatever `precision`."""
     early_stop: EarlyStop | None = None
     best_metric: str | None = None
     """Which validation metric chooses the best checkpoint; null: that of `early_stop`, else the task's first."""
@@ -427,6 +428,27 @@ class Launch(Section):
     procs_per_node: PositiveInt | None = None
 
 
+def fanout_conflicts(layers: int, fanouts: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """Fanouts that are not one per layer: their path within `sampling`, and what is wrong.
+
+    Args:
+        layers: of the model.
+        fanouts: key in `sampling` -> a list, a list per relation, or None.
+    """
+    conflicts = {}
+    for key, fanout in fanouts.items():
+        for path, hops in (
+            {(key, relation): hops for relation, hops in fanout.items()}
+            if isinstance(fanout, dict)
+            else {(key,): fanout}
+        ).items():
+            if hops is not None and len(hops) != layers:
+                conflicts[path] = (
+                    f"has {len(hops)} hops ({list(hops)}), but model.layers is {layers}; give one fanout per layer"
+                )
+    return conflicts
+
+
 class Experiment(Section):
     name: str = "experiment"
     seed: int = 0
@@ -442,16 +464,10 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _fanout_matches_layers(self) -> Experiment:
-        for key, fanout in (("fanout", self.sampling.fanout), ("eval_fanout", self.sampling.eval_fanout)):
-            if fanout is None:
-                continue
-            for relation, hops in fanout.items() if isinstance(fanout, dict) else [(None, fanout)]:
-                if len(hops) != self.model.layers:
-                    where = f"sampling.{key}" + (f'["{relation}"]' if relation else "")
-                    raise ValueError(
-                        f"{where} has {len(hops)} hops ({list(hops)}), model.layers is {self.model.layers}; "
-                        "give one fanout per layer"
-                    )
+        fanouts = {"fanout": self.sampling.fanout, "eval_fanout": self.sampling.eval_fanout}
+        conflicts = fanout_conflicts(self.model.layers, fanouts)
+        if conflicts:
+            raise ValueError("; ".join(f"sampling.{'.'.join(path)} {text}" for path, text in conflicts.items()))
         return self
 
     @property

