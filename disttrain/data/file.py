@@ -6,7 +6,6 @@ import os
 import pickle
 
 import torch
-import torch_geometric.data  # its import registers the classes that weights_only=True may restore
 from torch_geometric.data import Data, HeteroData
 
 from ..config import ExperimentError, FileData

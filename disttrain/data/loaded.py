@@ -139,7 +139,7 @@ def target_node_type(data: HeteroData, task: Task) -> str:
             return labelled[0]
         if labelled:
             raise ExperimentError(f'task.node_type: several types have "{task.label}": {", ".join(labelled)}; name one')
-        names = sorted({name for node_type in data.node_types for name in data[node_type].keys()})
+        names = sorted({name for node_type in data.node_types for name in list(data[node_type].keys())})
         raise ExperimentError(f'task.label: no node type has an attribute "{task.label}"{nearest(task.label, names)}')
     if task.node_type not in data.node_types:
         raise ExperimentError(

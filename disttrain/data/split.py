@@ -45,8 +45,8 @@ def set_masks(store: NodeStorage, masks: tuple[np.ndarray, ...], labelled: np.nd
         store[name] = torch.from_numpy(mask & labelled)
     if not store.train_mask.any():
         raise ExperimentError(
-            f'data.split: no node of "{node_type}" is left to train on ({int(labelled.sum())} of {len(labelled)} have a '
-            "label); look at the split and the label"
+            f'data.split: no node of "{node_type}" is left to train on ({int(labelled.sum())} of {len(labelled)} have '
+            "a label); look at the split and the label"
         )
 
 

@@ -1,0 +1,108 @@
+"""Columns become features: `x` (numbers, booleans, parts of date-times) and `x_cat` (codes of categories)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from ..config import TableFeatures
+from .table_columns import Table, quoted
+
+# part -> DuckDB's function, and the period of those that are cyclic
+_PARTS: dict[str, tuple[str, int | None]] = {
+    "year": ("year", None),
+    "month": ("month", 12),
+    "day": ("day", 31),
+    "weekday": ("isodow", 7),
+    "hour": ("hour", 24),
+}
+
+
+@dataclass
+class Features:
+    """Features of the rows of one table."""
+
+    x: np.ndarray
+    """float32 [num_rows, len(names)]."""
+    names: list[str]
+    codes: np.ndarray
+    """int64 [num_rows, num categorical columns]; 0 is missing or unknown."""
+    categories: dict[str, list[str]]
+    """Categorical column -> value of each code, from code 1."""
+
+
+def columns_of(features: TableFeatures) -> list[tuple[str, str]]:
+    """Every column that is named, with the path that names it."""
+    return [
+        (column, f"features.{kind}")
+        for kind in ("numeric", "categorical", "boolean", "datetime")
+        for column in getattr(features, kind)
+    ]
+
+
+def read_features(table: Table, features: TableFeatures, fit: np.ndarray) -> Features:
+    """Features of every row.
+
+    Numbers are standardised by the rows of `fit` (bool [num_rows]): less their mean, divided by their standard
+    deviation; a column that is constant there becomes 0. A missing number is 0, the mean, and where any is missing
+    among `fit` a column `<name> is missing` of 0 and 1 follows. Booleans are 0 and 1, handled likewise but for the
+    scaling. Parts of date-times are standardised, and cyclic ones have their sine and cosine beside; parts that are
+    constant are left out. Categories are those of `fit`, sorted; others get code 0.
+    """
+    blocks: list[tuple[str, np.ndarray]] = []
+    for column in features.numeric:
+        blocks += _with_missing(column, standardised(table.numbers(column), fit), fit)
+    for column in features.boolean:
+        blocks += _with_missing(column, table.booleans(column), fit)
+    for column in features.datetime:
+        blocks += _moments(table, column, fit)
+    x = np.zeros((len(fit), len(blocks)), dtype=np.float32)
+    for position, (_, values) in enumerate(blocks):
+        x[:, position] = values
+    categories, codes = {}, np.zeros((len(fit), len(features.categorical)), dtype=np.int64)
+    for position, column in enumerate(features.categorical):
+        values = table.arrow(f"CAST({quoted(column)} AS VARCHAR)").combine_chunks()
+        known = pc.drop_null(pc.unique(pc.filter(values, fit)))
+        known = pc.take(known, pc.sort_indices(known))
+        codes[:, position] = pc.fill_null(pc.add(pc.index_in(values, value_set=known), 1), 0).to_numpy()
+        categories[column] = known.to_pylist()
+    return Features(x, [name for name, _ in blocks], codes, categories)
+
+
+def standardised(values: np.ndarray, fit: np.ndarray) -> np.ndarray:
+    """float64 [num_rows], NaN where missing; all 0 where the rows of `fit` are constant or missing."""
+    known = values[fit & ~np.isnan(values)]
+    deviation = known.std() if len(known) else 0.0
+    # the rounding of the mean alone makes a constant column look as if it varied
+    if deviation <= 1e-12 * max(1.0, np.abs(known).max(initial=0.0)):
+        return np.where(np.isnan(values), np.nan, 0.0)
+    return (values - known.mean()) / deviation
+
+
+def _with_missing(name: str, values: np.ndarray, fit: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    absent = np.isnan(values)
+    blocks = [(name, np.where(absent, 0.0, values))]
+    if absent[fit].any():
+        blocks.append((f"{name} is missing", absent.astype(np.float64)))
+    return blocks
+
+
+def _moments(table: Table, column: str, fit: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    blocks, absent = [], np.zeros(len(fit), dtype=bool)
+    for part, (function, period) in _PARTS.items():
+        cast = f"CAST({quoted(column)} AS TIMESTAMP)"
+        values = table.arrow(f"CAST({function}({cast}) AS DOUBLE)").to_numpy(zero_copy_only=False).astype(np.float64)
+        absent = np.isnan(values)
+        known = values[fit & ~absent]
+        if len(known) == 0 or known.min() == known.max():
+            continue
+        parts = [(part, standardised(values, fit))]
+        if period is not None:
+            angle = 2 * np.pi * values / period
+            parts += [(f"sin {part}", np.sin(angle)), (f"cos {part}", np.cos(angle))]
+        blocks += [(f"{column} {name}", np.where(absent, 0.0, part_values)) for name, part_values in parts]
+    if absent[fit].any():
+        blocks.append((f"{column} is missing", absent.astype(np.float64)))
+    return blocks
