@@ -1,1 +1,60 @@
+"""Models: a mini-batch in, the seeds' logits out.
 
+A module of your own
+--------------------
+`model: {kind: custom, module: "my_project.models:MyGNN", args: {width: 32}, layers: 2}` builds
+
+    MyGNN(schema=..., target=..., out_channels=..., width=32)
+
+schema: `disttrain.graph.schema.Schema`, node and edge types with counts and attributes; target: the node type of the
+seeds; out_channels: how many numbers each seed needs (classes, or labels). It is any callable that returns a
+`torch.nn.Module`, and the module
+
+- is called with a mini-batch, a `HeteroData`, and returns [batch_size, out_channels]: the seeds are the first
+  `batch[target].batch_size` nodes of their type. batch_size may be 0;
+- finds all node and edge types in the batch, those without nodes or edges as tensors of zero rows, and
+  `n_id`, `num_sampled_nodes` of each node type, `edge_index`, `e_id`, `num_sampled_edges` of each edge type;
+- gets the attributes it names in `self.wants` (`disttrain.graph.schema.Wants`); without `wants`: `x` and `x_cat` of
+  each node type and `edge_attr` of each edge type that has them;
+- uses each of its parameters on every batch, also on an empty one: a zero-row tensor through a layer is enough. A
+  parameter that gets no gradient on one rank stops distributed training with an error;
+- may have `embed(batch) -> [batch_size, width]`, for embeddings;
+- reads `layers` hops: `disttrain.models.blocks.blocks(batch, layers)` cuts the batch so that each layer computes only
+  what the next one needs (see `examples/own_model.py`).
+
+The random seed is set before the module is built, the same on all ranks.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from .. import config
+from ..graph.schema import Schema
+from .blocks import Block, blocks
+from .custom import build_custom
+from .hetero_conv import HeteroConv
+from .inputs import Statistics
+
+__all__ = ["Block", "blocks", "build_model"]
+
+
+def build_model(
+    model: config.Model, schema: Schema, target: str, out_channels: int, statistics: Statistics
+) -> nn.Module:
+    """Build the model that the experiment names; torch's random generator decides its first weights.
+
+    Args:
+        target: the node type of the seeds.
+        out_channels: width of the output.
+        statistics: (node type, attribute) -> (mean, std) of each column over all nodes, or None where there are none.
+
+    Returns:
+        A module: `module(batch)` is [batch_size, out_channels], `module.wants` says what a batch must carry.
+
+    Raises:
+        ExperimentError: the model does not fit the graph.
+    """
+    if isinstance(model, config.CustomModel):
+        return build_custom(model, schema, target, out_channels)
+    return HeteroConv(model, schema, target, out_channels, statistics)

@@ -1,0 +1,218 @@
+"""`hetero_conv`: inputs -> layers of one convolution per relation -> head, computed in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import BatchNorm
+from torch_geometric.nn.module_dict import ModuleDict
+
+from .. import config
+from ..config import EdgeType, ExperimentError, edge_type_name, parse_edge_type
+from ..graph.schema import Schema, Wants
+from .blocks import Block, blocks, needed_types
+from .combine import Combine
+from .convs import Gat, Gcn, Sage
+from .inputs import Inputs, Statistics
+from .neighbours import sum_neighbours
+
+_ACTIVATIONS = {
+    "relu": functional.relu,
+    "elu": functional.elu,
+    "leaky_relu": functional.leaky_relu,
+    "gelu": functional.gelu,
+}
+
+
+def _convolution(
+    settings: config.HeteroConvModel, schema: Schema, edge_type: EdgeType, in_channels: dict[str, int]
+) -> Sage | Gat | Gcn:
+    options = settings.relations.get(edge_type_name(edge_type), config.RelationOptions())
+    src, _, dst = edge_type
+    kind = options.conv or settings.conv
+    if kind == "sage":
+        return Sage(in_channels[src], settings.hidden, options.aggr or settings.aggr)
+    if kind == "gat":
+        attribute = schema.edges[edge_type].attributes.get("edge_attr")
+        edge_channels = None
+        if attribute is not None:
+            edge_channels = int(torch.Size(attribute.shape).numel())
+        heads = options.heads or settings.heads
+        channels = (in_channels[src], in_channels[dst])
+        # The weights of attention add up to one, so messages are summed unless the relation says otherwise.
+        return Gat(channels, settings.hidden, heads, options.aggr, src == dst, edge_channels)
+    if options.aggr not in (None, "sum"):
+        raise ExperimentError(
+            f'model.relations["{edge_type_name(edge_type)}"]: conv gcn is a normalised sum, it has no aggr '
+            f"{options.aggr}; leave aggr out, or choose conv sage or gat"
+        )
+    return Gcn(in_channels[src], settings.hidden, src == dst)
+
+
+class HeteroConvLayer(nn.Module):
+    """One layer: per node type, `dropout(activation(norm(combine(messages) + own)))`.
+
+    A node's own vector enters through the self loop of a `gat` or `gcn` relation within its type, or else through one
+    Linear; and once more, as it is, with `residual`.
+    """
+
+    def __init__(
+        self,
+        settings: config.HeteroConvModel,
+        schema: Schema,
+        in_channels: dict[str, int],
+        node_types: Iterable[str],
+    ) -> None:
+        """Args:
+        in_channels: node type -> width of the vectors that the layer reads.
+        node_types: the node types that it computes.
+        """
+        super().__init__()
+        self.activation = _ACTIVATIONS[settings.activation]
+        self.dropout = settings.dropout
+        self.residual = settings.residual
+        self.node_types = tuple(node_types)
+        self.convs, self.own, self.combine = ModuleDict(), ModuleDict(), ModuleDict()
+        self.norms, self.residuals = ModuleDict(), ModuleDict()
+        self.by_relation: dict[EdgeType, Sage | Gat | Gcn] = {}
+        for edge_type in schema.edges:
+            if edge_type[2] in self.node_types:
+                self.by_relation[edge_type] = _convolution(settings, schema, edge_type, in_channels)
+                self.convs[edge_type] = self.by_relation[edge_type]
+        hidden = settings.hidden
+        for node_type in self.node_types:
+            relations = [e for e in self.by_relation if e[2] == node_type]
+            if not any(e[0] == e[2] and isinstance(self.by_relation[e], (Gat, Gcn)) for e in relations):
+                # Where there are messages they bring a bias of their own.
+                self.own[node_type] = nn.Linear(in_channels[node_type], hidden, bias=not relations)
+            if relations:
+                self.combine[node_type] = Combine(settings.relation_aggr, hidden)
+            if settings.residual and in_channels[node_type] != hidden:
+                self.residuals[node_type] = nn.Linear(in_channels[node_type], hidden, bias=False)
+            if settings.norm == "layer":
+                self.norms[node_type] = nn.LayerNorm(hidden)
+            elif settings.norm == "batch":
+                # Fewer than two rows have no variance: then the running statistics serve.
+                self.norms[node_type] = BatchNorm(hidden, allow_single_element=True)
+
+    def forward(self, x: dict[str, Tensor], block: Block, batch: HeteroData) -> dict[str, Tensor]:
+        """x: node type -> [num_src, width]. Returns node type -> [num_dst, hidden]."""
+        own, neighbours = self._sums(x, block, batch)
+        messages: dict[str, list[Tensor]] = {t: [] for t in self.node_types}
+        for edge_type, conv in self.by_relation.items():
+            x_dst = own[edge_type[2]]
+            if edge_type in neighbours and not isinstance(conv, Gat):
+                message = conv.finish(neighbours[edge_type], x_dst, edge_type, batch)
+            else:
+                message = conv(x[edge_type[0]], x_dst, block, edge_type, batch)
+            messages[edge_type[2]].append(message)
+        return {t: self._update(t, messages[t], own[t], block) for t in self.node_types}
+
+    def _sums(
+        self, x: dict[str, Tensor], block: Block, batch: HeteroData
+    ) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
+        """Each type's destinations themselves, and for each relation with a linear convolution its neighbour sums."""
+        own: dict[str, Tensor] = {}
+        sums: dict[EdgeType, Tensor] = {}
+        for node_type, vectors in x.items():
+            edges = {
+                e: conv.edges(block, e, batch)
+                for e, conv in self.by_relation.items()
+                if e[0] == node_type and not isinstance(conv, Gat) and conv.linear
+            }
+            own[node_type], found = sum_neighbours(vectors, list(edges.values()), block.num_dst[node_type])
+            sums.update(zip(edges, found, strict=True))
+        return own, sums
+
+    def _update(self, node_type: str, messages: list[Tensor], own: Tensor, block: Block) -> Tensor:
+        out = None
+        if messages:
+            pointers = [block.pointer(e) for e in self.by_relation if e[2] == node_type]
+            out = self.combine[node_type](messages, pointers)
+        if node_type in self.own:
+            projected = self.own[node_type](own)
+            out = projected if out is None else out + projected
+        assert out is not None
+        if self.residual:
+            out = out + (self.residuals[node_type](own) if node_type in self.residuals else own)
+        if node_type in self.norms:
+            out = self.norms[node_type](out)
+        out = self.activation(out)
+        return functional.dropout(out, self.dropout, self.training) if self.dropout > 0 else out
+
+
+class HeteroConv(nn.Module):
+    """The model of `kind: hetero_conv`. What cannot matter, by schema, target and layers, has no parameters."""
+
+    wants: Wants
+
+    def __init__(
+        self,
+        settings: config.HeteroConvModel,
+        schema: Schema,
+        target: str,
+        out_channels: int,
+        statistics: Statistics,
+    ) -> None:
+        """Args:
+        target: the node type of the seeds.
+        out_channels: width of the head's output.
+        statistics: (node type, attribute) -> (mean, std) per column over all nodes, or None.
+
+        Raises:
+            ExperimentError: a relation of `model.relations` that the graph lacks, or that no layer uses.
+        """
+        super().__init__()
+        needed = needed_types(schema.edges, target, settings.layers)
+        _check_relations(settings, schema, needed)
+
+        def in_order(types: frozenset[str]) -> list[str]:
+            return [t for t in schema.nodes if t in types]
+
+        self.target = target
+        self.l2_normalize = settings.l2_normalize
+        self.inputs = Inputs(settings.inputs, schema, in_order(needed[0]), settings.hidden, statistics)
+        self.convs = nn.ModuleList()
+        channels = self.inputs.out_channels
+        for types in needed[1:]:
+            self.convs.append(HeteroConvLayer(settings, schema, channels, in_order(types)))
+            channels = dict.fromkeys(in_order(types), settings.hidden)
+        self.head = nn.Linear(settings.hidden, out_channels)
+        used = {e: conv for layer in self.layers() for e, conv in layer.by_relation.items()}
+        self.wants = Wants(
+            nodes=self.inputs.wants,
+            edges={e: ("edge_attr",) for e, conv in used.items() if isinstance(conv, Gat) and conv.uses_edges},
+            degrees=frozenset(e for e, conv in used.items() if isinstance(conv, Gcn)),
+        )
+
+    def layers(self) -> list[HeteroConvLayer]:
+        return list(self.convs)  # pyright: ignore[reportReturnType]
+
+    def embed(self, batch: HeteroData) -> Tensor:
+        """The seeds' vectors: [batch_size, hidden], of unit length with `l2_normalize`."""
+        x = self.inputs(batch)
+        for layer, block in zip(self.layers(), blocks(batch, len(self.convs)), strict=True):
+            x = layer(x, block, batch)
+        out = x[self.target]
+        return functional.normalize(out, dim=-1) if self.l2_normalize else out
+
+    def forward(self, batch: HeteroData) -> Tensor:
+        """[batch_size, out_channels], the seeds' logits."""
+        return self.head(self.embed(batch))
+
+
+def _check_relations(settings: config.HeteroConvModel, schema: Schema, needed: list[frozenset[str]]) -> None:
+    for name in settings.relations:
+        edge_type = parse_edge_type(name)
+        if edge_type not in schema.edges:
+            known = ", ".join(f'"{edge_type_name(e)}"' for e in schema.edges)
+            raise ExperimentError(f'model.relations: the graph has no relation "{name}"; it has {known}')
+        if edge_type[2] not in needed[1]:
+            raise ExperimentError(
+                f'model.relations["{name}"]: with {settings.layers} layers this relation never reaches the seeds, '
+                "so its options would be ignored; remove them or add layers"
+            )

@@ -1,0 +1,125 @@
+"""Feature alignment: whatever a node type has becomes one float tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.data import HeteroData
+from torch_geometric.nn.module_dict import ModuleDict
+
+from .. import config
+from ..graph.schema import Attribute, Schema
+
+Statistics = Callable[[str, str], "tuple[np.ndarray, np.ndarray] | None"]
+"""(node type, attribute) -> mean and standard deviation of each column over all nodes, or None where there are none."""
+
+
+class NodeInput(nn.Module):
+    """One node type's input: `x` (any dtype, [N, ...]) and `x_cat` ([N, C] codes), or an embedding of the ids.
+
+    Missing values (NaN) of `x` become their column's mean over all nodes (0 where the column has none), so they never
+    spread. A type without `x` and `x_cat` has one learnable row per node; its gradient is dense, so each step costs
+    O(nodes of the type) for it.
+    """
+
+    def __init__(
+        self,
+        settings: config.Inputs,
+        hidden: int,
+        num_nodes: int,
+        x: Attribute | None,
+        x_cat: Attribute | None,
+        statistics: tuple[np.ndarray, np.ndarray] | None,
+    ) -> None:
+        super().__init__()
+        width = 0
+        self.has_x = x is not None and prod(x.shape) > 0
+        self.fill = self.standardize = False
+        if self.has_x:
+            assert x is not None
+            width += prod(x.shape)
+            self.fill = x.missing > 0
+            self.standardize = settings.standardize
+            if self.fill or self.standardize:
+                mean, std = statistics if statistics is not None else (np.zeros(width), np.ones(width))
+                mean = torch.as_tensor(np.array(mean, dtype=np.float32)).reshape(-1)
+                std = torch.as_tensor(np.array(std, dtype=np.float32)).reshape(-1)
+                # Constant columns say nothing: they become 0 and not 0/0.
+                std = torch.where(torch.isfinite(std) & (std > 0), std, torch.ones_like(std))
+                # Not in the state dict: they belong to the data, whose fingerprint a checkpoint checks.
+                self.register_buffer("mean", mean.nan_to_num(0.0), persistent=False)
+                self.register_buffer("std", std, persistent=False)
+        self.categories = nn.ModuleList()
+        if x_cat is not None and prod(x_cat.shape) > 0:
+            codes = int(x_cat.high or 0) + 1
+            for _ in range(prod(x_cat.shape)):
+                self.categories.append(nn.Embedding(codes, settings.categorical_dim))
+                width += settings.categorical_dim
+        self.embedding: nn.Embedding | None = None
+        if width == 0:
+            width = settings.embedding_dim or hidden
+            self.embedding = nn.Embedding(max(num_nodes, 1), width)
+        self.dropout = settings.dropout
+        # An embedding that is as wide as it should be needs no projection: it is learnt as it is.
+        project = settings.project and not (self.embedding is not None and width == hidden)
+        self.linear = nn.Linear(width, hidden) if project else None
+        self.out_channels = hidden if project else width
+        self.norm = nn.LayerNorm(self.out_channels) if settings.layer_norm else None
+
+    mean: Tensor
+    std: Tensor
+
+    def forward(self, nodes: HeteroData) -> Tensor:
+        parts: list[Tensor] = []
+        if self.has_x:
+            x = nodes.x.flatten(1) if nodes.x.dim() > 1 else nodes.x.unsqueeze(1)
+            x = x.float()
+            if self.fill:
+                x = torch.where(x.isnan(), self.mean, x)
+            if self.standardize:
+                x = (x - self.mean) / self.std
+            parts.append(x)
+        if len(self.categories):
+            codes = nodes.x_cat.flatten(1) if nodes.x_cat.dim() > 1 else nodes.x_cat.unsqueeze(1)
+            parts.extend(embed(codes[:, column].long()) for column, embed in enumerate(self.categories))
+        if self.embedding is not None:
+            parts.append(self.embedding(nodes.n_id))
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if self.dropout > 0:
+            x = functional.dropout(x, self.dropout, self.training)
+        if self.linear is not None:
+            x = self.linear(x)
+        return x if self.norm is None else self.norm(x)
+
+
+class Inputs(nn.Module):
+    """A `NodeInput` for each node type that can matter: batch -> {node type: [N, width of the type]}."""
+
+    def __init__(
+        self,
+        settings: config.Inputs,
+        schema: Schema,
+        node_types: Iterable[str],
+        hidden: int,
+        statistics: Statistics,
+    ) -> None:
+        super().__init__()
+        self.types = ModuleDict()
+        self.out_channels: dict[str, int] = {}
+        self.wants: dict[str, tuple[str, ...]] = {}
+        for node_type in node_types:
+            nodes = schema.nodes[node_type]
+            x, x_cat = nodes.attributes.get("x"), nodes.attributes.get("x_cat")
+            known = statistics(node_type, "x") if x is not None else None
+            module = NodeInput(settings, hidden, nodes.count, x, x_cat, known)
+            self.types[node_type] = module
+            self.out_channels[node_type] = module.out_channels
+            self.wants[node_type] = tuple(name for name in ("x", "x_cat") if name in nodes.attributes)
+
+    def forward(self, batch: HeteroData) -> dict[str, Tensor]:
+        return {node_type: self.types[node_type](batch[node_type]) for node_type in self.out_channels}
