@@ -51,7 +51,7 @@ class World:
     """Seconds that one rank waits for another."""
     _store: dist.Store
     _control: dist.ProcessGroup
-    _exchange: list[dist.ProcessGroup] = field(default_factory=list)
+    _free: list[dist.ProcessGroup] = field(default_factory=list)
     _turns: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
@@ -118,7 +118,7 @@ class World:
         world._check_shape()
         yield world
         # Only after success: with an error on its way, peers may be gone, and taking groups down would wait for them.
-        world._exchange.clear()
+        world._free.clear()
         dist.destroy_process_group()
 
     @property
@@ -264,28 +264,37 @@ class World:
             raise PeerError(f"rank {worker} failed in {what}: {value}")
         return value
 
-    def exchange_groups(self, count: int) -> list[dist.ProcessGroup]:
-        """`count` gloo groups of the ranks with this local rank on every machine, one for each loader worker.
+    @contextmanager
+    def exchange_groups(self, count: int) -> Iterator[list[dist.ProcessGroup]]:
+        """Borrow `count` gloo groups of the ranks with this local rank on every machine, one for each loader worker.
 
-        Made once and kept: loaders come and go. Every rank has to ask for the same counts in the same order. On a single
-        machine there is nothing to exchange, and the list is empty.
+        They are made once, and go back when the block ends: loaders come and go. Every rank has to enter and leave such
+        blocks in the same order. On a single machine there is nothing to exchange, and the list is empty.
         """
         if self.num_machines == 1:
-            return []
-        while len(self._exchange) < count:
-            with self.waiting("making process groups"):
-                groups = [
-                    dist.new_group(
-                        [machine * self.local_size + local for machine in range(self.num_machines)],
-                        backend="gloo",
-                        timeout=timedelta(seconds=self.timeout),
-                    )
-                    for local in range(self.local_size)
-                ]
-            mine = groups[self.local_rank]
-            assert isinstance(mine, dist.ProcessGroup)
-            self._exchange.append(mine)
-        return self._exchange[:count]
+            yield []
+            return
+        while len(self._free) < count:
+            self._free.append(self._new_exchange_group())
+        borrowed = self._free[:count]
+        del self._free[:count]
+        yield borrowed
+        # Not after an error: a group that failed in mid-message is of no more use.
+        self._free[:0] = borrowed
+
+    def _new_exchange_group(self) -> dist.ProcessGroup:
+        with self.waiting("making process groups"):
+            groups = [
+                dist.new_group(
+                    [machine * self.local_size + local for machine in range(self.num_machines)],
+                    backend="gloo",
+                    timeout=timedelta(seconds=self.timeout),
+                )
+                for local in range(self.local_size)
+            ]
+        mine = groups[self.local_rank]
+        assert isinstance(mine, dist.ProcessGroup)
+        return mine
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:

@@ -1,1 +1,9 @@
+"""Seeds -> neighbours -> features: the mini-batches of a graph that is spread over machines."""
 
+from .features import FeatureFetcher
+from .loader import NodeLoader
+from .neighbors import DistNeighborSampler, Subgraph
+from .route import Route
+from .seeds import Seeds, split_seeds
+
+__all__ = ["DistNeighborSampler", "FeatureFetcher", "NodeLoader", "Route", "Seeds", "Subgraph", "split_seeds"]

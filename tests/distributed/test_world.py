@@ -19,8 +19,10 @@ def _talk(world: World):
     assert world.together(lambda: world.rank * 2, "t") == world.rank * 2
     led = world.lead(lambda: ("rank", world.rank), "l")
     mine = world.lead(lambda: world.rank, "m", per_machine=True)
-    groups = world.exchange_groups(2)
-    assert world.exchange_groups(1) == groups[:1]
+    with world.exchange_groups(2) as groups, world.exchange_groups(1) as other:
+        assert not set(groups) & set(other)
+    with world.exchange_groups(2) as again:
+        assert set(again) <= {*groups, *other}
     world.barrier("end")
     return led, mine, len(groups)
 
@@ -39,7 +41,8 @@ def test_without_torchrun_a_world_of_one():
         assert (world.rank, world.size, world.num_machines) == (0, 1, 1)
         assert world.gather("x", "g") == ["x"]
         assert world.lead(lambda: 3, "l") == 3
-        assert world.exchange_groups(3) == []
+        with world.exchange_groups(3) as groups:
+            assert groups == []
 
 
 def _refuse_on_one(world: World):

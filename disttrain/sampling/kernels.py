@@ -1,0 +1,338 @@
+"""The inner loops, compiled by numba: draw neighbours, relabel them, copy rows. All of them release the GIL.
+
+A draw is a function of (stream key, original id of the node), see `stream_key`: it does not depend on who computes it,
+nor on what was drawn before. Uniform integers below n are made by multiply-and-shift from 32 random bits (Lemire,
+"Fast random integer generation in an interval", 2019), whose bias is below n / 2**32. Draws without replacement follow
+Floyd's algorithm (Bentley and Floyd, "Programming pearls: a sample of brilliance", 1987).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_SMALL = 32
+"""Up to so many picks, looking through all of them beats a hash set."""
+
+
+@njit(inline="always")
+def _mix(z):
+    # The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(inline="always")
+def _step(state):
+    return state + np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(nogil=True, cache=True)
+def stream_key(seed, epoch, step, hop, relation):
+    """uint64 key of all draws of one relation in one hop of one batch."""
+    key = _mix(_step(np.uint64(seed)))
+    key = _mix(_step(key ^ np.uint64(epoch)))
+    key = _mix(_step(key ^ np.uint64(step)))
+    key = _mix(_step(key ^ np.uint64(hop)))
+    return _mix(_step(key ^ np.uint64(relation)))
+
+
+@njit(nogil=True, cache=True)
+def shuffle_keys(key, ids):
+    """uint64 [n]: sorting by them shuffles `ids`, the same way wherever they are."""
+    keys = np.empty(len(ids), np.uint64)
+    for i in range(len(ids)):
+        keys[i] = _mix(_step(key ^ _mix(np.uint64(ids[i]))))
+    return keys
+
+
+@njit(nogil=True, cache=True)
+def scratch_for(fanout):
+    """Room that `draw` needs for one node at this fanout."""
+    size = 64
+    while size < 4 * fanout:
+        size *= 2
+    return np.empty(size, np.int64), np.full(size, -1, np.int64)
+
+
+@njit(inline="always")
+def _draw(state, degree, count, replace, picks, seen):
+    """Fill picks[:count] with places in 0..degree-1; `count < degree` unless with replacement."""
+    if replace:
+        for q in range(count):
+            state = _step(state)
+            picks[q] = np.int64(((_mix(state) >> np.uint64(32)) * np.uint64(degree)) >> np.uint64(32))
+        return
+    if count <= _SMALL:
+        for q in range(count):
+            top = degree - count + q
+            state = _step(state)
+            pick = np.int64(((_mix(state) >> np.uint64(32)) * np.uint64(top + 1)) >> np.uint64(32))
+            for other in range(q):
+                if picks[other] == pick:
+                    pick = top
+                    break
+            picks[q] = pick
+        return
+    mask = np.int64(len(seen) - 1)
+    for q in range(count):
+        top = degree - count + q
+        state = _step(state)
+        pick = np.int64(((_mix(state) >> np.uint64(32)) * np.uint64(top + 1)) >> np.uint64(32))
+        place = np.int64(_mix(np.uint64(pick))) & mask
+        while seen[place] >= 0:
+            if seen[place] == pick:
+                pick = top
+                place = np.int64(_mix(np.uint64(pick))) & mask
+                while seen[place] >= 0:
+                    place = (place + 1) & mask
+                break
+            place = (place + 1) & mask
+        seen[place] = pick
+        picks[q] = pick
+    seen[:] = -1
+
+
+@njit(nogil=True, cache=True)
+def local_counts(ids, low, high, colptr, fanout, replace, counts):
+    """How many neighbours each id will get, for those in low..high-1; counts[i] of the others is left as it is.
+
+    Returns the sum over these. `colptr` is that of the own range: node v is at v - low.
+    """
+    total = 0
+    for i in range(len(ids)):
+        v = ids[i]
+        if low <= v < high:
+            degree = colptr[v - low + 1] - colptr[v - low]
+            count = degree
+            if fanout >= 0 and ((replace and degree > 0) or degree > fanout):
+                count = fanout
+            counts[i] = count
+            total += count
+    return total
+
+
+@njit(inline="always")
+def _owner(v, bounds):
+    left, right = 0, len(bounds) - 1
+    while right - left > 1:
+        middle = (left + right) // 2
+        if v >= bounds[middle]:
+            left = middle
+        else:
+            right = middle
+    return left
+
+
+@njit(nogil=True, cache=True)
+def count_remote(ids, bounds, me, per_owner):
+    """Add to per_owner[m] how many of `ids` machine m owns, m != me."""
+    low, high = bounds[me], bounds[me + 1]
+    for i in range(len(ids)):
+        v = ids[i]
+        if not low <= v < high:
+            per_owner[_owner(v, bounds)] += 1
+
+
+@njit(nogil=True, cache=True)
+def write_remote(ids, bounds, me, cursor, message):
+    """Write the ids that others own into `message`, grouped by owner (from cursor[m] on), in their own order."""
+    low, high = bounds[me], bounds[me + 1]
+    for i in range(len(ids)):
+        v = ids[i]
+        if not low <= v < high:
+            owner = _owner(v, bounds)
+            message[cursor[owner]] = v
+            cursor[owner] += 1
+
+
+@njit(nogil=True, cache=True)
+def remote_counts(ids, bounds, me, inbox, cursor, totals, counts):
+    """Read counts[i] of ids that others own from their answers (from cursor[m] on), and sum them up per owner."""
+    low, high = bounds[me], bounds[me + 1]
+    total = 0
+    for i in range(len(ids)):
+        v = ids[i]
+        if not low <= v < high:
+            owner = _owner(v, bounds)
+            count = inbox[cursor[owner]]
+            cursor[owner] += 1
+            counts[i] = count
+            totals[owner] += count
+            total += count
+    return total
+
+
+@njit(nogil=True, cache=True)
+def answer(ids, low, colptr, row, edge_id, original, key, replace, counts, picks, seen, neighbours, edges, places):
+    """Draw for ids of the own range: `neighbours`, `edges` (original edge ids), `places` (in the CSC, if wanted)."""
+    n = 0
+    with_places = len(places) > 0
+    for i in range(len(ids)):
+        count = np.int64(counts[i])
+        if count == 0:
+            continue
+        v = ids[i] - low
+        begin = colptr[v]
+        degree = colptr[v + 1] - begin
+        drawn = replace or count < degree
+        if drawn:
+            _draw(key ^ _mix(np.uint64(original[v])), degree, count, replace, picks, seen)
+        for q in range(count):
+            place = begin + picks[q] if drawn else begin + q
+            neighbours[n] = row[place]
+            edges[n] = edge_id[place]
+            if with_places:
+                places[n] = place
+            n += 1
+
+
+@njit(inline="always")
+def _local_index(u, table, mask, nodes, num_nodes):
+    """Index of node u in the batch, and how many there are now. Dense table if mask < 0, else open addressing."""
+    if mask < 0:
+        index = table[u]
+        if index < 0:
+            index = num_nodes
+            table[u] = index
+            nodes[index] = u
+            num_nodes += 1
+        return index, num_nodes
+    place = np.int64(_mix(np.uint64(u))) & mask
+    while True:
+        index = table[place]
+        if index < 0:
+            index = num_nodes
+            table[place] = index
+            nodes[index] = u
+            return index, num_nodes + 1
+        if nodes[index] == u:
+            return index, num_nodes
+        place = (place + 1) & mask
+
+
+@njit(nogil=True, cache=True)
+def add_nodes(ids, table, mask, nodes, num_nodes):
+    """Give ids (new or not) their index in the batch; returns how many nodes there are now."""
+    for i in range(len(ids)):
+        _, num_nodes = _local_index(ids[i], table, mask, nodes, num_nodes)
+    return num_nodes
+
+
+@njit(nogil=True, cache=True)
+def forget_nodes(nodes, table, mask):
+    """Make the table empty again."""
+    if mask < 0:
+        for i in range(len(nodes)):
+            table[nodes[i]] = -1
+    else:
+        table[:] = -1
+
+
+@njit(nogil=True, cache=True)
+def expand(
+    frontier,
+    first,
+    bounds,
+    me,
+    colptr,
+    row,
+    edge_id,
+    original,
+    key,
+    replace,
+    counts,
+    picks,
+    seen,
+    inbox,
+    cursor,
+    stride,
+    table,
+    mask,
+    nodes,
+    num_nodes,
+    out_row,
+    out_col,
+    out_edge,
+    out_place,
+):
+    """One relation, one hop: draw for the frontier's own nodes, take the answers for the others, relabel both.
+
+    Args:
+        frontier: ids of destinations; `first` is the index in the batch of the first of them.
+        counts: neighbours of each, see `local_counts` and `remote_counts`.
+        inbox, cursor, stride: answers of machine m begin at cursor[m]: neighbours, then (stride[m] further) edge ids, then
+            (another stride[m]) places in the CSC, if wanted. `cursor` is used up.
+        table, mask, nodes, num_nodes: the batch's nodes of the source type, see `_local_index`.
+        out_row, out_col, out_edge, out_place: int64, as long as the counts' sum; `out_place` may be empty.
+
+    Returns:
+        How many nodes of the source type there are now.
+    """
+    low, high = bounds[me], bounds[me + 1]
+    with_places = len(out_place) > 0
+    n = 0
+    for i in range(len(frontier)):
+        count = np.int64(counts[i])
+        if count == 0:
+            continue
+        v = frontier[i]
+        if low <= v < high:
+            v -= low
+            begin = colptr[v]
+            degree = colptr[v + 1] - begin
+            drawn = replace or count < degree
+            if drawn:
+                _draw(key ^ _mix(np.uint64(original[v])), degree, count, replace, picks, seen)
+            for q in range(count):
+                place = begin + picks[q] if drawn else begin + q
+                index, num_nodes = _local_index(row[place], table, mask, nodes, num_nodes)
+                out_row[n] = index
+                out_col[n] = first + i
+                out_edge[n] = edge_id[place]
+                if with_places:
+                    out_place[n] = place
+                n += 1
+        else:
+            owner = _owner(v, bounds)
+            at = cursor[owner]
+            for q in range(count):
+                index, num_nodes = _local_index(inbox[at + q], table, mask, nodes, num_nodes)
+                out_row[n] = index
+                out_col[n] = first + i
+                out_edge[n] = inbox[at + q + stride[owner]]
+                if with_places:
+                    out_place[n] = inbox[at + q + 2 * stride[owner]]
+                n += 1
+            cursor[owner] = at + count
+    return num_nodes
+
+
+@njit(nogil=True, cache=True)
+def pick_rows(ids, low, table, out):
+    """out[i] = table[ids[i] - low], rows of words."""
+    width = table.shape[1]
+    for i in range(len(ids)):
+        v = ids[i] - low
+        for w in range(width):
+            out[i, w] = table[v, w]
+
+
+@njit(nogil=True, cache=True)
+def collect_rows(ids, bounds, me, table, inbox, cursor, out):
+    """out[i] = the row of ids[i]: from the own range's `table`, or the next one of its owner's in `inbox` (words)."""
+    low, high = bounds[me], bounds[me + 1]
+    width = table.shape[1]
+    for i in range(len(ids)):
+        v = ids[i]
+        if low <= v < high:
+            v -= low
+            for w in range(width):
+                out[i, w] = table[v, w]
+        else:
+            owner = _owner(v, bounds)
+            at = cursor[owner]
+            for w in range(width):
+                out[i, w] = inbox[at + w]
+            cursor[owner] = at + width

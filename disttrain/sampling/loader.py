@@ -1,0 +1,244 @@
+"""Mini-batches, made ahead by worker threads: seeds -> neighbours -> features -> HeteroData."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch_geometric.data import HeteroData
+
+from ..config import Sampling
+from ..graph.graph import Graph
+from ..graph.schema import Wants
+from ..world import World
+from .features import FeatureFetcher, columns_by_store
+from .neighbors import DistNeighborSampler
+from .route import Route
+from .seeds import Seeds, Shares, share_epoch
+
+_EVALUATION = 0x7E57
+"""Stands for the epoch in the draws of evaluation, which are the same in each of them."""
+
+_POLL_SECONDS = 1.0
+
+
+@dataclass
+class Traffic:
+    """What a loader's workers have exchanged with other machines, over all epochs."""
+
+    batches: int = 0
+    exchanges: int = 0
+    bytes_sent: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, exchanges: int, bytes_sent: int) -> None:
+        with self._lock:
+            self.batches += 1
+            self.exchanges += exchanges
+            self.bytes_sent += bytes_sent
+
+
+class _Worker:
+    """What one thread needs to make batches: a sampler, a fetcher, and a line to the other machines."""
+
+    def __init__(self, loader: NodeLoader) -> None:
+        sampling = loader.sampling
+        self.loader = loader
+        self.route = Route(loader.world)
+        fanout = sampling.fanout if loader.training else (sampling.eval_fanout or sampling.fanout)
+        self.sampler = DistNeighborSampler(
+            loader.graph,
+            fanout,
+            self.route,
+            replace=sampling.replace,
+            run_seed=loader.run_seed,
+            places_of=[edge_type for edge_type, names in loader.wants.edges.items() if names],
+        )
+        self.fetcher = FeatureFetcher(loader.graph, loader.wants, self.route)
+
+    def make(self, shares: Shares, epoch: int, step: int) -> HeteroData:
+        """One mini-batch of this rank. A collective: each machine's worker of this number makes its own."""
+        loader, node_type = self.loader, self.loader.node_type
+        exchanges, bytes_sent = self.route.exchanges, self.route.bytes_sent
+        places = shares.of(step, loader.world.rank)
+        drawn = self.sampler.sample(
+            node_type,
+            loader.seeds.ids[places],
+            epoch=epoch if loader.training else _EVALUATION,
+            step=step if loader.training else 0,
+        )
+        stores = columns_by_store(self.fetcher.fetch(drawn))
+
+        batch = HeteroData()
+        for name, ids in drawn.nodes.items():
+            store = batch[name]
+            for key, tensor in stores.get(name, {}).items():
+                store[key] = tensor
+            store.num_nodes = len(ids)
+            store.num_sampled_nodes = drawn.num_nodes[name]
+        batch[node_type].batch_size = len(places)
+        batch[node_type].input_id = torch.from_numpy(places)
+        for edge_type, index in drawn.edge_index.items():
+            store = batch[edge_type]
+            store.edge_index = torch.from_numpy(index)
+            store.e_id = torch.from_numpy(drawn.edge_id[edge_type])
+            for key, tensor in stores.get(edge_type, {}).items():
+                store[key] = tensor
+            store.num_sampled_edges = drawn.num_edges[edge_type]
+        batch.epoch, batch.step = epoch, step
+        batch.num_global_seeds = shares.num_seeds(step)
+        batch.world_size = loader.world.size
+        loader.traffic.add(self.route.exchanges - exchanges, self.route.bytes_sent - bytes_sent)
+        return batch
+
+
+class NodeLoader:
+    """Mini-batches of a split of one node type, the same number on every rank.
+
+    Worker w makes the steps w, w + W, w + 2W, ... of each epoch in a thread of its own, up to `sampling.prefetch` batches
+    ahead each; they arrive in order. An exception in a worker is raised where the batch would have arrived.
+
+    Args:
+        world, graph: all ranks make their loaders in the same order.
+        node_type: of the seeds.
+        seeds: the split, see `split_seeds`.
+        sampling: fanouts, batch sizes, workers.
+        run_seed: of shuffles and draws.
+        wants: what batches have to carry.
+        training: shuffle, with `fanout` and `batch_size`; otherwise original order, with `eval_fanout`, `eval_batch_size`,
+            and the same draws each time.
+
+    Raises:
+        ExperimentError: the fanout does not fit the graph.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        graph: Graph,
+        node_type: str,
+        seeds: Seeds,
+        *,
+        sampling: Sampling,
+        run_seed: int,
+        wants: Wants,
+        training: bool,
+    ) -> None:
+        self.world, self.graph, self.node_type, self.seeds = world, graph, node_type, seeds
+        self.sampling, self.run_seed, self.wants, self.training = sampling, run_seed, wants, training
+        self.traffic = Traffic()
+        self._owners = graph.node_books[node_type].owners(seeds.ids)
+        self._workers = [_Worker(self)]
+        self.num_steps = len(self._shares(0))
+
+    def _shares(self, epoch: int) -> Shares:
+        sampling = self.sampling
+        return share_epoch(
+            self.seeds,
+            self._owners,
+            num_machines=self.world.num_machines,
+            ranks_per_machine=self.world.local_size,
+            batch_size=sampling.batch_size if self.training else sampling.eval_batch_size or sampling.batch_size,
+            shuffle=sampling.shuffle and self.training,
+            locality=sampling.locality,
+            run_seed=self.run_seed,
+            epoch=epoch,
+        )
+
+    def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]:
+        """The batches of one epoch from step `start` on, in order. Every rank iterates, and leaves, at the same step.
+
+        Leaving early is clean: batches that workers of other machines may be waiting for are still made (at most
+        `workers * prefetch`), then the threads end.
+
+        Raises:
+            PeerError: another machine failed, or did not answer in time.
+        """
+        shares = self._shares(epoch)
+        with self._borrowed_workers() as workers:
+            if self.sampling.workers == 0:
+                for step in range(start, len(shares)):
+                    yield workers[0].make(shares, epoch, step)
+                return
+            line = _Line(workers, shares, epoch, start, self.sampling.prefetch, str(self.world))
+            try:
+                for step in range(start, len(shares)):
+                    yield line.next(step)
+            finally:
+                line.close()
+
+    @contextmanager
+    def _borrowed_workers(self):
+        count = max(1, self.sampling.workers)
+        with ExitStack() as stack:
+            groups = stack.enter_context(self.world.exchange_groups(count))
+            while len(self._workers) < count:
+                self._workers.append(_Worker(self))
+            for worker, group in zip(self._workers, groups, strict=False):
+                worker.route.group = group
+            yield self._workers
+
+
+class _Line:
+    """The worker threads of one epoch, and the batches between them and the trainer."""
+
+    def __init__(self, workers: list[_Worker], shares: Shares, epoch: int, start: int, prefetch: int, who: str) -> None:
+        self.shares, self.epoch, self.who = shares, epoch, who
+        self.ahead = prefetch * len(workers)
+        self.changed = threading.Condition()
+        self.limit = min(start + self.ahead, len(shares))
+        """Workers make the steps below it, all of them: it depends on what was consumed only, and so is the same on all
+        machines, even when the trainer leaves early."""
+        self.closing = False
+        self.error: BaseException | None = None
+        self.ready: dict[int, HeteroData] = {}
+        self.threads = [
+            threading.Thread(target=self._work, args=(w, start + n, len(workers)), name=f"loader worker {n}", daemon=True)
+            for n, w in enumerate(workers)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self, worker: _Worker, step: int, stride: int) -> None:
+        try:
+            while True:
+                with self.changed:
+                    self.changed.wait_for(lambda: step < self.limit or self.closing or self.error is not None)
+                    if step >= self.limit or self.error is not None:
+                        return
+                batch = worker.make(self.shares, self.epoch, step)
+                with self.changed:
+                    self.ready[step] = batch
+                    self.changed.notify_all()
+                step += stride
+        except BaseException as error:  # whatever it is, it has to reach the trainer
+            with self.changed:
+                self.error = self.error or error
+                self.changed.notify_all()
+
+    def next(self, step: int) -> HeteroData:
+        """The batch of `step`; lets the workers go one further."""
+        with self.changed:
+            # No bound of its own: a worker's every wait has one, and its error ends this one.
+            while step not in self.ready and self.error is None:
+                self.changed.wait(_POLL_SECONDS)
+                assert step in self.ready or self.error or any(t.is_alive() for t in self.threads), self.who
+            if step not in self.ready:
+                assert self.error is not None
+                raise self.error
+            batch = self.ready.pop(step)
+            self.limit = min(step + 1 + self.ahead, len(self.shares))
+            self.changed.notify_all()
+        return batch
+
+    def close(self) -> None:
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+        if self.error is None:
+            for thread in self.threads:
+                thread.join()
+        self.ready.clear()
