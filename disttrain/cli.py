@@ -1,0 +1,176 @@
+"""The command line: each command is a few lines onto a function elsewhere.
+
+Nothing here imports torch before the input has been read, so that `--help`, `schema` and a mistake in the YAML answer
+at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import __version__
+from .config import Experiment, ExperimentError, Train
+from .config_check import nearest
+from .config_file import plain, read_experiment
+from .config_yaml import dump_yaml
+from .environment import started_by_torchrun
+from .refusal import Refused, refuse_differences, say_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .world import World
+
+
+class Command(NamedTuple):
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    arguments: Callable[[argparse.ArgumentParser], None]
+
+
+def run(arguments: list[str]) -> int:
+    """Run what the arguments say; returns the exit code.
+
+    Raises:
+        ExperimentError: the input was refused.
+    """
+    parser, of_command = _parsers()
+    if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
+        if not arguments[0].endswith((".yaml", ".yml")) and not Path(arguments[0]).exists():
+            close = nearest(arguments[0], COMMANDS)
+            raise ExperimentError(
+                f"{arguments[0]!r} is neither a command ({', '.join(COMMANDS)}) nor a YAML file"
+                + (f"; did you mean `{close}`?" if close else "")
+            )
+        arguments = ["train", *arguments]
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
+    if arguments[0] in COMMANDS:
+        # Not by the main parser: options may stand between overrides.
+        return COMMANDS[arguments[0]].run(of_command[arguments[0]].parse_intermixed_args(arguments[1:]))
+    parser.parse_args(arguments)  # --help, --version, or an option that there is not
+    return 2
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    parser = argparse.ArgumentParser(
+        prog="disttrain",
+        description="Train graph neural networks on heterogeneous graphs over several GPUs and machines, from one YAML file.",
+        epilog="[torchrun ...] -m disttrain EXPERIMENT.yaml [key.path=value ...] is short for `train`.",
+    )
+    parser.add_argument("--version", action="version", version=f"disttrain {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    of_command = {
+        name: commands.add_parser(name, help=command.help, description=command.help)
+        for name, command in COMMANDS.items()
+    }
+    for name, command in COMMANDS.items():
+        command.arguments(of_command[name])
+    return parser, of_command
+
+
+def _experiment_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("experiment", metavar="EXPERIMENT.yaml")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key.path=value",
+        help="settings laid over the file: train.lr=0.01 sampling.fanout=[15,10] model.relations.a,to,b.conv=gat",
+    )
+
+
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
+    _experiment_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="resolve, check and print the plan; touch nothing")
+    parser.add_argument(
+        "--fresh", action="store_true", help="remove what an earlier run left in the run directory, and start anew"
+    )
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    with _joined(arguments) as (world, experiment):
+        from .train import job
+
+        if arguments.dry_run:
+            plan = world.lead(lambda: job.plan(experiment, world), "making the plan")
+            if world.is_lead:
+                print(dump_yaml(plain(experiment)) + "\n" + "\n".join(f"# {line}" for line in plan))
+            return 0
+        job.run(experiment, world, fresh=arguments.fresh)
+    return 0
+
+
+def _partition(arguments: argparse.Namespace) -> int:
+    with _joined(arguments) as (world, experiment):
+        from .train import job
+
+        graph = job.prepare_graph(experiment, world)
+        if world.is_lead:
+            print("\n".join(job.describe_partition(graph)))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from .graph.files import verify
+
+    problems = verify(arguments.directory)
+    if problems:
+        raise ExperimentError("\n".join([f"{arguments.directory}: {len(problems)} problems", *problems]))
+    print(f"{arguments.directory}: every file is as the manifest says")
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    print(json.dumps(Experiment.model_json_schema(), indent=2))
+    return 0
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command("train a model (partition the graph first where needed)", _train, _train_arguments),
+    "partition": Command("partition the graph only", _partition, _experiment_arguments),
+    "verify": Command(
+        "check every file of a partition directory against its manifest",
+        _verify,
+        lambda parser: parser.add_argument("directory", metavar="PARTITION_DIR") and None,
+    ),
+    "schema": Command("print the JSON Schema of the experiment file, for editors", _schema, lambda parser: None),
+}
+
+
+@contextmanager
+def _joined(arguments: argparse.Namespace) -> Iterator[tuple[World, Experiment]]:
+    """Read the experiment, join the other ranks, and make sure that all have read the same.
+
+    A refusal is said once by all ranks together. A process on its own refuses before it imports torch.
+    """
+    experiment, refusal = None, None
+    try:
+        experiment = read_experiment(arguments.experiment, arguments.overrides)
+    except ExperimentError as error:
+        if not started_by_torchrun():
+            raise
+        refusal = error
+
+    from .world import World
+
+    def given() -> Experiment:
+        if experiment is None:
+            raise ExperimentError(str(refusal))
+        return experiment
+
+    settings = experiment.train if experiment is not None else Train(device="cpu")
+    with World.start(settings.device, settings.timeout, settings.threads) as world:
+        try:
+            agreed = world.together(given, "reading the experiment")
+            refuse_differences(agreed, world)
+            yield world, agreed
+        except ExperimentError as error:
+            say_once(str(error), world)
+            raise Refused from error

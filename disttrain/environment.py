@@ -1,0 +1,16 @@
+"""What torchrun says of this process, for those who must answer before torch is imported (1.5 s). See `world.py`."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def started_by_torchrun() -> bool:
+    """Whether there may be other ranks to talk to."""
+    return "RANK" in os.environ
+
+
+def place() -> str:
+    """This rank and host, as messages name them."""
+    return f"rank {os.environ.get('RANK', '0')} on {socket.gethostname()}"

@@ -1,0 +1,71 @@
+"""What ranks do when the user's input is refused: compare what each was given, and say it once."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from .config import Experiment, ExperimentError
+from .config_file import differences, plain
+
+if TYPE_CHECKING:
+    from .world import World
+
+_SECONDS_TO_LISTEN = 5.0
+
+
+class Refused(Exception):
+    """The input was refused, and that has been said: there is nothing left but to leave with exit code 2."""
+
+
+def refuse_differences(experiment: Experiment, world: World) -> None:
+    """Compare the experiments that the ranks have read: one job has one experiment.
+
+    Raises:
+        ExperimentError: on every rank, naming the ranks that differ from rank 0, and the paths with both values.
+    """
+    given = world.gather((world.host, plain(experiment)), "comparing the experiments")
+    first_host, first = given[0]
+    ranks_of: dict[tuple[str, ...], list[str]] = {}
+    for rank, (host, settings) in enumerate(given):
+        found = differences(first, settings, ("on rank 0", "there"))
+        if found:
+            ranks_of.setdefault(tuple(found), []).append(f"rank {rank} on {host}")
+    if ranks_of:
+        blocks = [
+            f"{', '.join(ranks)} read another experiment than rank 0 on {first_host}:\n"
+            + "\n".join(f"  {difference}" for difference in found)
+            for found, ranks in ranks_of.items()
+        ]
+        raise ExperimentError("\n".join([*blocks, "give every machine the same YAML file and the same overrides"]))
+
+
+def say_once(text: str, world: World) -> None:
+    """Print a refusal that other ranks may be about to print too: rank 0 does, the others listen and keep silent.
+
+    A rank that does not hear of it within a few seconds was refused alone, and says so itself.
+    """
+    key = f"said/{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+    limit = timedelta(seconds=_SECONDS_TO_LISTEN)
+    if world.is_lead:
+        print(f"disttrain: {text}", file=sys.stderr, flush=True)
+        try:
+            world._store.set(key, b"")
+            # torchrun ends all ranks when the first one leaves, and rank 0 holds the store.
+            world._store.wait([f"{key}/{rank}" for rank in range(1, world.size)], limit)
+        except RuntimeError:
+            pass  # the others were not refused, or have gone
+        return
+    try:
+        world._store.wait([key], limit)
+    except RuntimeError:
+        print(f"disttrain: {world}: {text}", file=sys.stderr, flush=True)
+        return
+    if world.leads_machine:
+        print(f"disttrain: {world} was refused too; rank 0 says why", file=sys.stderr, flush=True)
+    try:
+        world._store.set(f"{key}/{world.rank}", b"")
+    except RuntimeError:
+        pass

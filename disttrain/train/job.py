@@ -1,0 +1,319 @@
+"""From an experiment to a trained model: data -> partitions -> graph -> task -> model -> trainer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import data
+from ..config import (
+    Experiment,
+    ExperimentError,
+    FileData,
+    HeteroConvModel,
+    PygData,
+    TablesData,
+    edge_type_name,
+    parse_edge_type,
+)
+from ..config_check import nearest
+from ..config_file import differences, plain
+from ..config_yaml import path_text
+from ..graph.files import read_manifest
+from ..graph.graph import Graph
+from ..graph.partitioner import partition
+from ..graph.schema import Schema
+from ..models import build_model
+from ..tasks import build_task
+from ..world import World
+from .trainer import Trainer
+
+
+def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, Any]:
+    """Train and evaluate; every rank calls it. Partitions the graph first where that has not been done.
+
+    Args:
+        fresh: begin anew in a run directory that an earlier run has used, instead of going on from its checkpoints.
+
+    Returns:
+        What `summary.json` holds.
+
+    Raises:
+        ExperimentError: on every rank, before anything is trained: the experiment does not fit the world or the graph.
+    """
+    started = time.perf_counter()
+    graph = prepare_graph(experiment, world)
+    partitioned = time.perf_counter()
+    task, model = world.together(lambda: build(experiment, graph, world), "building task and model")
+    seconds = {"partition": partitioned - started, "load": time.perf_counter() - partitioned}
+    return Trainer(experiment, world, graph, task, model, fresh=fresh, seconds=seconds).train()
+
+
+def prepare_graph(experiment: Experiment, world: World) -> Graph:
+    """Open the partitioned graph on every rank; rank 0 partitions it first where that has not been done.
+
+    A machine that does not see the directory (no shared disk) makes it for itself from its own copy of the data; that
+    all have the same graph is checked.
+
+    Raises:
+        ExperimentError: on every rank: the data is refused, the directory was made from other data or settings, or
+            machines have different graphs.
+    """
+    world.together(lambda: _refuse(_world_conflicts(experiment, world)), "comparing experiment and world")
+    make = partial(_ensure_partitions, experiment, world.num_machines)
+    world.lead(make, "partitioning")
+    directory, fingerprint = world.lead(make, "partitioning on each machine", per_machine=True)
+
+    def opened() -> Graph:
+        return Graph.open(directory, world.machine, world.num_machines)
+
+    graph = world.together(opened, "opening the partitions")
+    graphs = world.gather((world.host, fingerprint, graph.manifest["files"]), "comparing the graphs")
+    others = [f"rank {rank} on {host}" for rank, (host, *same) in enumerate(graphs) if same != list(graphs[0][1:])]
+    if others:
+        raise ExperimentError(
+            f"{', '.join(others)} opened another graph in {directory} than rank 0 on {graphs[0][0]}; give every machine the "
+            "same data and the same partitions (a shared disk, or copies)"
+        )
+    return graph
+
+
+def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Any, nn.Module]:
+    """Task and model for this graph, with the same first weights on every rank.
+
+    Raises:
+        ExperimentError: one message with everything in which the experiment does not fit the graph.
+    """
+    refusals = graph_conflicts(experiment, graph.schema)
+    task, model = None, None
+    try:
+        task = build_task(experiment.task, graph.schema)
+    except ExperimentError as error:
+        refusals.append(str(error))
+    if task is not None and not refusals:
+        torch.manual_seed(experiment.seed)
+        try:
+            model = build_model(
+                experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
+            )
+        except ExperimentError as error:
+            refusals.append(str(error))
+    _refuse(refusals)
+    assert task is not None and model is not None
+    return task, model
+
+
+def partition_directory(experiment: Experiment, fingerprint: str, parts: int) -> Path:
+    """Where the partitions are: `partition.dir`, else beside the data under a name that its content decides."""
+    settings = experiment.partition
+    if settings.dir is not None:
+        return Path(settings.dir)
+    source = experiment.data
+    beside = Path()
+    if isinstance(source, PygData) or (isinstance(source, TablesData) and not source.root.startswith("package:")):
+        beside = Path(source.root)
+    elif isinstance(source, FileData):
+        beside = Path(source.path).parent
+    seed = f"-seed{settings.seed}" if settings.seed else ""
+    return beside / "partitions" / f"{fingerprint[:16]}-{settings.method}{parts}{seed}"
+
+
+def describe_partition(graph: Graph) -> list[str]:
+    """What `disttrain partition` prints: sizes, edge cut and balance."""
+    manifest = graph.manifest
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    cut, balance = manifest["edge_cut"], manifest["balance"]
+    lines = [
+        f"{graph.directory}: {graph.parts} partitions by {manifest['method']}, {size / 2**20:,.1f} MiB",
+        f"edges between partitions: {cut['total']:.1%}",
+    ]
+    lines += [
+        f"  {edge_type_name(edge_type)}: {edges.count:,} edges, "
+        f"{cut['per_relation'].get(edge_type_name(edge_type), 0.0):.1%} between partitions"
+        for edge_type, edges in graph.schema.edges.items()
+    ]
+    lines.append("largest share of a partition, 1 is perfect balance:")
+    lines += [
+        f"  {node_type}: {nodes.count:,} nodes, {_balance(balance['per_type'].get(node_type))}"
+        for node_type, nodes in graph.schema.nodes.items()
+    ]
+    lines.append(f"training seeds per partition: {', '.join(f'{seeds:,}' for seeds in balance['train_seeds'])}")
+    return lines
+
+
+def _balance(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, (int, float)) else "-"
+
+
+def plan(experiment: Experiment, world: World) -> list[str]:
+    """What a run would do, found without downloading, partitioning or writing anything.
+
+    Raises:
+        ExperimentError: what can be refused without that.
+    """
+    refusals = _world_conflicts(experiment, world)
+    lines = [
+        f"{world.size} ranks on {world.num_machines} machines, {world.local_size} each, {world.device.type}",
+        f"run directory: {experiment.directory}" + (" (used before)" if Path(experiment.directory).exists() else ""),
+    ]
+    if isinstance(experiment.data, PygData) and not Path(experiment.data.root).is_dir():
+        lines.append(f"data: {experiment.data.dataset} will be downloaded to {experiment.data.root}")
+        _refuse(refusals)
+        return lines
+    fingerprint = data.fingerprint(experiment.data, experiment.task)
+    directory = partition_directory(experiment, fingerprint, _parts(experiment, world.num_machines))
+    if (directory / "manifest.json").exists():
+        manifest = _checked_manifest(experiment, directory, fingerprint)
+        lines.append(f"partitions: {manifest['parts']} by {manifest['method']}, in {directory}")
+        refusals += graph_conflicts(experiment, Graph.open(directory).schema)
+    else:
+        parts = _parts(experiment, world.num_machines)
+        lines.append(f"partitions: {parts} by {experiment.partition.method} will be made in {directory}")
+    _refuse(refusals)
+    return lines
+
+
+def _refuse(refusals: list[str]) -> None:
+    if refusals:
+        raise ExperimentError("\n".join(refusals))
+
+
+def _world_conflicts(experiment: Experiment, world: World) -> list[str]:
+    """Where the experiment does not fit the ranks and devices that were started."""
+    launch, parts = experiment.launch, experiment.partition.parts
+    found = []
+    if launch.nodes not in (None, world.num_machines):
+        found.append(
+            f"launch.nodes is {launch.nodes}, but {world.num_machines} machines were started; "
+            f"start as many (--nnodes {launch.nodes}), or set launch.nodes={world.num_machines}"
+        )
+    if launch.procs_per_node not in (None, world.local_size):
+        found.append(
+            f"launch.procs_per_node is {launch.procs_per_node}, but each machine runs {world.local_size} ranks; "
+            f"start as many (--nproc-per-node {launch.procs_per_node}), or set launch.procs_per_node={world.local_size}"
+        )
+    if isinstance(parts, int) and parts < world.num_machines:
+        found.append(
+            f"partition.parts is {parts}, fewer than the {world.num_machines} machines of this job; "
+            f"set partition.parts={world.num_machines} or more, or auto"
+        )
+    found += _precision_conflicts(experiment.train.precision, world.device)
+    return found
+
+
+def _precision_conflicts(precision: str, device: torch.device) -> list[str]:
+    if device.type != "cuda":
+        return []
+    able = {
+        "fp32": True,
+        "fp16": torch.cuda.get_device_capability(device) >= (5, 3),
+        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+    }
+    if able[precision]:
+        return []
+    name = torch.cuda.get_device_name(device)
+    others = " or ".join(f"train.precision={other}" for other, can in able.items() if can)
+    return [f"train.precision is {precision}, which {name} cannot do; set {others}"]
+
+
+def graph_conflicts(experiment: Experiment, schema: Schema) -> list[str]:
+    """Relations that the experiment names and the graph does not have."""
+    found = []
+    if isinstance(experiment.model, HeteroConvModel):
+        found += _unknown_relations(("model", "relations"), experiment.model.relations, schema)
+    for key in ("fanout", "eval_fanout"):
+        fanout = getattr(experiment.sampling, key)
+        if isinstance(fanout, dict):
+            found += _unknown_relations(("sampling", key), (name for name in fanout if name != "default"), schema)
+    return found
+
+
+def _unknown_relations(where: tuple[str, ...], named: Iterable[str], schema: Schema) -> list[str]:
+    known = [edge_type_name(edge_type) for edge_type in schema.edges]
+    found = []
+    for name in named:
+        if parse_edge_type(name) not in schema.edges:
+            close = nearest(name, known)
+            hint = f"did you mean `{close}`?" if close else f"it has {'; '.join(known)}"
+            found.append(f"{path_text((*where, name))}: the graph has no such relation; {hint}")
+    return found
+
+
+def _parts(experiment: Experiment, num_machines: int) -> int:
+    return num_machines if experiment.partition.parts == "auto" else experiment.partition.parts
+
+
+def _ensure_partitions(experiment: Experiment, num_machines: int) -> tuple[str, str]:
+    """Partition where that has not been done; returns the directory and the fingerprint of the data."""
+    fingerprint = data.fingerprint(experiment.data, experiment.task)
+    parts = _parts(experiment, num_machines)
+    directory = partition_directory(experiment, fingerprint, parts)
+    if (directory / "manifest.json").exists():
+        _checked_manifest(experiment, directory, fingerprint)
+        return str(directory), fingerprint
+    _say(f"loading the data (source: {experiment.data.source})")
+    loaded = data.load(experiment.data, experiment.task)
+    _say(f"partitioning into {parts} by {experiment.partition.method}, in {directory}")
+    made_from = {"data": plain(experiment.data), "task": plain(experiment.task)}
+    partition(
+        loaded.data,
+        loaded.keys,
+        {**loaded.info, "made_from": made_from},
+        experiment.partition,
+        parts,
+        str(directory),
+        fingerprint,
+        _say,
+    )
+    return str(directory), fingerprint
+
+
+def _say(text: str) -> None:
+    print(f"[partition] {text}", flush=True)
+
+
+def _checked_manifest(experiment: Experiment, directory: Path, fingerprint: str) -> dict[str, Any]:
+    """The manifest of a directory that is there.
+
+    Raises:
+        ExperimentError: if it was made from other data or settings; the message says what differs.
+    """
+    manifest = read_manifest(directory)
+    wanted = experiment.partition
+    found = []
+    if wanted.parts not in ("auto", manifest["parts"]):
+        found.append(f"partition.parts: {manifest['parts']} there, {wanted.parts} here")
+    if wanted.method != manifest["method"]:
+        found.append(f"partition.method: {manifest['method']} there, {wanted.method} here")
+    seed = manifest["settings"].get("seed", wanted.seed)
+    if wanted.seed != seed:
+        found.append(f"partition.seed: {seed} there, {wanted.seed} here")
+    if manifest["fingerprint"] != fingerprint:
+        made_from = manifest["info"].get("made_from", {})
+        here = {"data": plain(experiment.data), "task": plain(experiment.task)}
+        decisive = {"data": here["data"], "task": {key: here["task"][key] for key in ("node_type", "label")}}
+        there = {
+            "data": made_from.get("data", {}),
+            "task": {key: made_from.get("task", {}).get(key) for key in ("node_type", "label")},
+        }
+        changed = differences(there, decisive)
+        found += changed or [
+            f"the content of the data: fingerprint {manifest['fingerprint']} there, {fingerprint} here"
+        ]
+    if found:
+        raise ExperimentError(
+            "\n".join(
+                [
+                    f"the partitions in {directory} were made from other data or settings:",
+                    *(f"  {line}" for line in found),
+                    "name another partition.dir (or none), or remove that directory to partition again",
+                ]
+            )
+        )
+    return manifest
