@@ -1,0 +1,65 @@
+"""Writing files so that a reader sees the old or the new one, never a half; and saying why it could not be done."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..config import ExperimentError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name beside it, make it durable, then put it in place."""
+    # With the host: on a shared file system, processes of two machines may have the same number.
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def explaining(path: Path, what: str) -> Iterator[None]:
+    """An operating system's refusal in the block becomes an `ExperimentError` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        refusal = disk_refusal(error, path, what)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def disk_refusal(error: OSError, path: Path, what: str) -> ExperimentError | None:
+    """The message for a full or forbidden disk; None for other errors."""
+    if error.errno in _FULL:
+        return ExperimentError(
+            f"{what} could not be written to {path}: the disk is full ({_free(path)}). Free some space, lower "
+            "train.checkpoint.keep, or choose another run_dir; started again, the run goes on from its last checkpoint"
+        )
+    if error.errno in _FORBIDDEN:
+        return ExperimentError(
+            f"{what} cannot be used at {path}: {error.strerror or error}. Expected a directory that this user "
+            "may read and write; mend its permissions or choose another run_dir"
+        )
+    return None
+
+
+def _free(path: Path) -> str:
+    for place in (path, *path.parents):
+        if place.exists():
+            return f"{shutil.disk_usage(place).free / 2**20:.0f} MiB free on it"
+    return "unknown space free"

@@ -1,0 +1,90 @@
+"""What a run writes down as it goes: `metrics.jsonl`, one JSON object a line, and the same figures for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from torch.utils.tensorboard.writer import SummaryWriter
+
+from .files import explaining
+
+
+class RunReport:
+    """Appends to `metrics.jsonl` and `tensorboard/` in a run directory.
+
+    Every line has `event`, `epoch`, `step` (optimizer steps over all epochs) and `time` (seconds since 1970), and the
+    event's figures. Nested figures become `group/name` in TensorBoard. Values that are not finite are written as null.
+    """
+
+    def __init__(self, directory: Path, length: int = 0, step: int = 0) -> None:
+        """Args:
+        length: bytes of `metrics.jsonl` to keep: as many as it had when the checkpoint was written that the run goes
+            on from (0: begin anew). What came later, whole lines or torn ones, is cut off.
+        step: the step that the run goes on from; TensorBoard drops what came later.
+        """
+        self._path = directory / "metrics.jsonl"
+        with explaining(self._path, "metrics.jsonl"):
+            _cut_back(self._path, length, step)
+            self._lines: TextIO = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
+            self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1 if step else None)
+
+    def write(self, event: str, epoch: int, step: int, **figures: Any) -> None:
+        line = {"event": event, "epoch": epoch, "step": step, "time": round(time.time(), 3), **figures}
+        with explaining(self._path, "metrics.jsonl"):
+            self._lines.write(json.dumps(_finite(line)) + "\n")
+            self._lines.flush()
+            for name, value in _scalars(figures, event):
+                self._tensorboard.add_scalar(name, value, step)
+
+    def durable_length(self) -> int:
+        """Make what was written safe against a crash; returns the length of `metrics.jsonl` in bytes."""
+        with explaining(self._path, "metrics.jsonl"):
+            self._tensorboard.flush()
+            os.fsync(self._lines.fileno())
+            return self._path.stat().st_size
+
+    def close(self) -> None:
+        self._lines.close()
+        self._tensorboard.close()
+
+
+def _cut_back(path: Path, length: int, step: int) -> None:
+    if length and path.exists() and path.stat().st_size >= length:
+        os.truncate(path, length)
+        return
+    # Not the file that the checkpoint knew (another machine's, or the checkpoint is from a copied directory).
+    kept = []
+    if length and path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+            try:
+                if not line.endswith("\n") or json.loads(line)["step"] > step:
+                    break
+            except (ValueError, KeyError, TypeError):
+                break
+            kept.append(line)
+    temporary = path.with_name(".metrics.jsonl.tmp")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _scalars(figures: dict[str, Any], group: str) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            found += _scalars(value, f"{group}/{name}")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found.append((f"{group}/{name}", float(value)))
+    return found

@@ -1,0 +1,43 @@
+"""The table at the end of a run, made from its summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show_summary(summary: dict[str, Any], console: Console) -> None:
+    """Print metrics, throughput and where the time went."""
+    metrics = Table(
+        title=f"{summary['name']}: best epoch {summary['best_epoch']} of {summary['epochs']}", title_justify="left"
+    )
+    metrics.add_column("split")
+    names = list(dict.fromkeys([*summary["val"], *summary["test"]]))
+    for name in names:
+        metrics.add_column(name, justify="right")
+    metrics.add_column("nodes scored", justify="right")
+    for split in ("val", "test"):
+        if summary[split]:
+            values = [f"{summary[split][name]:.4f}" if name in summary[split] else "" for name in names]
+            metrics.add_row(split, *values, f"{summary['num_evaluated'][split]:,}")
+    if names:
+        console.print(metrics)
+
+    time = Table(title="where the time went", title_justify="left")
+    for column in ("phase", "seconds"):
+        time.add_column(column, justify="left" if column == "phase" else "right")
+    for phase, seconds in summary["seconds"].items():
+        time.add_row(phase, f"{seconds:.1f}")
+    time.add_section()
+    for phase, seconds in summary["step_seconds"].items():
+        time.add_row(f"per step: {phase}", f"{seconds * 1000:.2f} ms")
+    console.print(time)
+    ranks = f"{summary['world_size']} rank{'s' if summary['world_size'] > 1 else ''}"
+    machines = f"{summary['nodes']} machine{'s' if summary['nodes'] > 1 else ''}"
+    peak = max(summary["peak_rss_bytes"]) / 2**30
+    console.print(
+        f"{summary['seeds_per_second']:,.0f} seeds/s in training on {ranks}, {machines}; "
+        f"peak memory of a rank {peak:.2f} GiB; {summary['bytes_exchanged'] / 2**20:,.1f} MiB exchanged"
+    )

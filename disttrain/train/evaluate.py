@@ -1,0 +1,94 @@
+"""Evaluation: every seed is scored exactly once over all ranks, and the metrics are those of one rank that saw all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+
+from ..world import World
+from .precision import Precision
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    metrics: dict[str, float]
+    """The task's metrics, and `loss`, the mean over the seeds."""
+    num_evaluated: int
+    """Distinct seeds that were scored."""
+
+
+def evaluate(
+    model: nn.Module,
+    task: Any,
+    loader: Any,
+    transfer: Callable[[Iterable[HeteroData]], Iterator[HeteroData]],
+    precision: Precision,
+    world: World,
+) -> Evaluation:
+    """Score all seeds of a loader. Every rank calls it; ranks without seeds take part.
+
+    Cost: one pass over the split, then each rank gathers the states of the metrics.
+    """
+    node_type = task.node_type
+    metrics = task.metrics()
+    loss_sum, scored = torch.zeros((), dtype=torch.float64), [torch.empty(0, dtype=torch.int64)]
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), closing(loader.batches(0)) as batches:
+            for batch in transfer(batches):
+                with precision.autocast():
+                    logits = model(batch)
+                loss_sum = loss_sum.to(logits.device) + task.loss(logits, batch).double()
+                if batch[node_type].batch_size:
+                    task.update(metrics, logits, batch)
+                    scored.append(batch[node_type].input_id[: batch[node_type].batch_size].cpu())
+    finally:
+        model.train(training)
+    num_evaluated, num_scored = _count(torch.cat(scored), world)
+    assert num_evaluated == num_scored, f"{num_scored - num_evaluated} seeds were scored twice"
+    values = merged_metrics(metrics, task.metrics(), world)
+    loss = world.sum(loss_sum.cpu(), "evaluation").item()
+    return Evaluation({**values, "loss": loss / max(1, num_scored)}, num_evaluated)
+
+
+def merged_metrics(metrics: Any, empty: Any, world: World) -> dict[str, float]:
+    """The values of a `MetricCollection` over what all ranks have seen, on every rank.
+
+    States are gathered and merged in rank order; ranks that saw nothing have nothing to add.
+
+    Args:
+        metrics: this rank's.
+        empty: a collection of the same kind that has seen nothing.
+    """
+    mine = {
+        name: metric.metric_state
+        for name, metric in metrics.items(keep_base=True, copy_state=False)
+        if metric.update_called
+    }
+    states = world.gather(mine, "evaluation")
+    values: dict[str, float] = {}
+    for name, metric in empty.items(keep_base=True, copy_state=False):
+        seen = [state[name] for state in states if name in state]
+        if not seen:
+            values[name] = float("nan")
+            continue
+        for state in reversed(seen):  # each is put before what is there
+            metric.merge_state(state)
+        metric._update_count = len(seen)  # else compute() warns that nothing was seen
+        value = metric.compute()
+        values[name] = value.item() if isinstance(value, Tensor) else float(value)
+    return values
+
+
+def _count(input_id: Tensor, world: World) -> tuple[int, int]:
+    """How many distinct seeds were scored over all ranks, and how many scorings there were."""
+    length = max(world.gather(int(input_id.max()) + 1 if input_id.numel() else 0, "evaluation"))
+    times = world.sum(torch.bincount(input_id, minlength=length), "evaluation")
+    return int((times > 0).sum()), int(times.sum())

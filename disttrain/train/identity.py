@@ -1,0 +1,62 @@
+"""What makes a run this run: a checkpoint of another one is refused, with the differences."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..config import Experiment, ExperimentError
+from ..config_file import differences, plain
+from ..world import World
+
+_FREE = (
+    "name", "run_dir", "launch", "partition.dir", "sampling.workers", "sampling.prefetch",
+    "train.epochs", "train.max_steps", "train.checkpoint", "train.log_every", "train.device", "train.threads",
+    "train.timeout",
+)  # fmt: skip
+"""Settings that may change between an interruption and the resume."""
+
+
+def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """JSON of what decides the weights a run arrives at.
+
+    Args:
+        manifest: of the partitions.
+    """
+    settings = plain(experiment)
+    for path in _FREE:
+        section, _, key = path.rpartition(".")
+        (settings[section] if section else settings).pop(key)
+    shape = {"ranks": world.size, **({"machines": world.num_machines} if experiment.sampling.locality else {})}
+    files = json.dumps(manifest.get("files", {}), sort_keys=True)
+    return {
+        "experiment": settings,
+        "data": {"fingerprint": manifest["fingerprint"]},
+        "partitions": {
+            "parts": manifest["parts"],
+            "digest": hashlib.blake2b(files.encode(), digest_size=8).hexdigest(),
+        },
+        "world": shape,
+        "model": {
+            name: str(list(value.shape)) for name, value in model.state_dict().items() if isinstance(value, Tensor)
+        },
+    }
+
+
+def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: Path) -> None:
+    """Refuse to resume a run that was another one.
+
+    Raises:
+        ExperimentError: lists every difference.
+    """
+    lines = [line.removeprefix("experiment.") for line in differences(theirs, ours, ("in the checkpoint", "now"))]
+    if lines:
+        listed = "\n  ".join(lines)
+        raise ExperimentError(
+            f"{run_directory} holds the checkpoints of another run, which this one cannot go on from:\n  {listed}\n"
+            "Put these back as they were, or choose another run_dir, or begin anew in this one with --fresh"
+        )

@@ -1,0 +1,64 @@
+"""Replicas of the model on all ranks: DistributedDataParallel, set up so that resuming is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..world import World
+
+
+class _Shell(nn.Module):
+    """The model, or a sum that touches all its parameters in their order."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any) -> Tensor:
+        if batch is None:
+            total = torch.zeros(())
+            for parameter in self.model.parameters():
+                total = total.to(parameter.device) + parameter.sum() * 0.0
+            return total
+        return self.model(batch)
+
+
+def replicate(model: nn.Module, world: World) -> DistributedDataParallel:
+    """Wrap the model for training: the gradients that `backward` leaves are the mean over all ranks.
+
+    DDP sorts its buckets anew after the first backward pass. With three ranks or more, the order in which gloo adds up
+    an element depends on its place in its bucket, so a resumed run would differ in the last bits from one that was not
+    interrupted. An empty pass settles the buckets before the first step, here and after every resume alike.
+
+    Buffers are left alone; see `mean_running_statistics`.
+    """
+    device_ids = [world.device.index] if world.device.type == "cuda" else None
+    replica = DistributedDataParallel(
+        _Shell(model), device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
+    )
+    replica(None).backward()
+    replica.zero_grad(set_to_none=True)
+    return replica
+
+
+def mean_running_statistics(model: nn.Module, world: World) -> None:
+    """Average the running means and variances of batch norms over all ranks.
+
+    Each rank's own follow the seeds of its partition, which differ between ranks. Costs one all-reduce, or nothing
+    for models without such buffers.
+    """
+    running = [
+        buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] in ("running_mean", "running_var")
+    ]
+    if not running or world.size == 1:
+        return
+    flat = torch.cat([buffer.reshape(-1) for buffer in running])
+    dist.all_reduce(flat)
+    flat /= world.size
+    for buffer, mean in zip(running, flat.split([buffer.numel() for buffer in running]), strict=True):
+        buffer.copy_(mean.view_as(buffer))

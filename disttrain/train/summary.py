@@ -1,0 +1,86 @@
+"""`summary.json`: what a run came to."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+_STEP_PHASES = ("wait_for_batch", "to_device", "forward", "backward", "optimizer")
+_PHASES = ("partition", "load", "train", "evaluate", "checkpoint")
+
+
+def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
+    """Gather the figures of all ranks; every rank calls it. See the README for the fields.
+
+    `seconds` are rank 0's, over all attempts of the run; `step_seconds`, throughput and exchanges are of this attempt.
+    """
+    world, position, clock = trainer.world, trainer.position, trainer.clock
+    clock.collect()
+    steps = max(1, trainer.steps_here)
+    traffics = [getattr(loader, "traffic", None) for loader in trainer.loaders.values()]
+    mine = {
+        "step_seconds": {phase: clock.seconds.get(phase, 0.0) / steps for phase in _STEP_PHASES},
+        "train": clock.seconds["train"],
+        "rss": peak_rss_bytes(),
+        "gpu": torch.cuda.max_memory_allocated(world.device) if world.device.type == "cuda" else 0,
+        "traffic": [(t.batches, t.exchanges, t.bytes_sent) for t in traffics if t is not None],
+    }
+    ranks = world.gather(mine, "summing up")
+    batches, exchanges, sent = (sum(t[i] for rank in ranks for t in rank["traffic"]) for i in range(3))
+    seconds = trainer.all_seconds()
+    best = position.best_evaluation or {"metrics": {}, "num_evaluated": 0}
+    manifest = trainer.manifest
+    return {
+        "name": trainer.experiment.name,
+        "task": trainer.experiment.task.kind,
+        "world_size": world.size,
+        "nodes": world.num_machines,
+        "epochs": position.epoch,
+        "steps": position.step,
+        "best_epoch": position.epoch if position.best.epoch is None else position.best.epoch + 1,
+        "best_metric": position.best.metric,
+        "val": best["metrics"],
+        "test": test.metrics if test else {},
+        "num_evaluated": {"val": best["num_evaluated"], "test": test.num_evaluated if test else 0},
+        "seconds": {phase: seconds.get(phase, 0.0) for phase in ("total", *_PHASES)},
+        "step_seconds": {phase: sum(r["step_seconds"][phase] for r in ranks) / len(ranks) for phase in _STEP_PHASES},
+        "seeds_per_second": trainer.seeds_here / max(1e-9, max(rank["train"] for rank in ranks)),
+        "bytes_exchanged": sent,
+        "exchanges_per_batch": exchanges / batches if batches else 0.0,
+        "cache_hit_rate": None,
+        "peak_rss_bytes": [rank["rss"] for rank in ranks],
+        "peak_gpu_bytes": [rank["gpu"] for rank in ranks],
+        "partition": {
+            "parts": manifest["parts"],
+            "method": manifest["method"],
+            "edge_cut": manifest.get("edge_cut", {}).get("total"),
+            "fingerprint": manifest["fingerprint"],
+        },
+        "versions": _versions(),
+    }
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has had resident, mapped files included."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("disttrain", "torch", "torch_geometric", "numpy", "numba", "torchmetrics"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
