@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> int:
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     parser = argparse.ArgumentParser(
         prog="disttrain",
-        description="Train graph neural networks on heterogeneous graphs over several GPUs and machines, from one YAML file.",
+        description="Train graph neural networks on heterogeneous graphs over several machines, from one YAML file.",
         epilog="[torchrun ...] -m disttrain EXPERIMENT.yaml [key.path=value ...] is short for `train`.",
     )
     parser.add_argument("--version", action="version", version=f"disttrain {__version__}")

@@ -78,8 +78,8 @@ def prepare_graph(experiment: Experiment, world: World) -> Graph:
     others = [f"rank {rank} on {host}" for rank, (host, *same) in enumerate(graphs) if same != list(graphs[0][1:])]
     if others:
         raise ExperimentError(
-            f"{', '.join(others)} opened another graph in {directory} than rank 0 on {graphs[0][0]}; give every machine the "
-            "same data and the same partitions (a shared disk, or copies)"
+            f"{', '.join(others)} opened another graph in {directory} than rank 0 on {graphs[0][0]}; give every "
+            "machine the same data and the same partitions (a shared disk, or copies)"
         )
     return graph
 

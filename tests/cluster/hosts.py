@@ -1,0 +1,67 @@
+"""Hosts with addresses of their own on this machine: network and UTS namespaces joined by a bridge. Needs root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+
+def ip(*arguments: str) -> None:
+    """Run `ip`, and say what it said if it fails."""
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+class Host:
+    """One host: its name, its address, and how to run something on it."""
+
+    def __init__(self, name: str, namespace: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self._namespace = namespace
+
+    def start(self, command: list[str], **settings: object) -> subprocess.Popen[str]:
+        """Start a command on this host, in a process group of its own, with the host's own name."""
+        # unshare --uts: setting the name must not reach the machine that we are on
+        script = f'hostname {self.name} && exec "$@"'
+        wrapped = [
+            "nsenter",
+            f"--net=/run/netns/{self._namespace}",
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            *command,
+        ]
+        return subprocess.Popen(wrapped, text=True, start_new_session=True, **settings)  # type: ignore[call-overload]
+
+
+@contextmanager
+def hosts(count: int, network: str = "10.78.0") -> Iterator[list[Host]]:
+    """`count` hosts on one switch; the k-th has the address `<network>.<k>`. The machine's own network is not touched."""
+    prefix = f"dt{os.getpid()}"
+    with ExitStack() as undo:
+
+        def namespace(name: str) -> str:
+            ip("netns", "add", name)
+            undo.callback(ip, "netns", "del", name)  # takes the interfaces within along
+            return name
+
+        switch = namespace(f"{prefix}-sw")
+        ip("-n", switch, "link", "add", "br0", "type", "bridge", "forward_delay", "0")
+        ip("-n", switch, "link", "set", "br0", "up")
+        made = []
+        for k in range(1, count + 1):
+            own = namespace(f"{prefix}-{k}")
+            ip("link", "add", f"port{k}", "netns", switch, "type", "veth", "peer", "name", "eth0", "netns", own)
+            ip("-n", switch, "link", "set", f"port{k}", "master", "br0", "up")
+            ip("-n", own, "link", "set", "lo", "up")
+            ip("-n", own, "link", "set", "eth0", "up")
+            ip("-n", own, "addr", "add", f"{network}.{k}/24", "dev", "eth0")
+            made.append(Host(f"host-{k}", own, f"{network}.{k}"))
+        yield made

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# tests/cluster/run.sh PYTHON: the tests marked `cluster`, which train over several hosts that are network namespaces of
+# this machine. They need root and iproute2, which is installed with apt-get where it is missing.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${1:-python3}
+if [ "$(id -u)" != 0 ]; then
+  echo "test-cluster: skipped, network namespaces need root"
+  exit 0
+fi
+if ! command -v ip >/dev/null; then
+  echo "test-cluster: installing iproute2"
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends iproute2
+fi
+if ! ip netns add dt-probe 2>/dev/null; then
+  echo "test-cluster: skipped, this machine does not allow network namespaces"
+  exit 0
+fi
+ip netns del dt-probe
+"$python" -m pytest -m cluster tests/cluster
