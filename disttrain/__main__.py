@@ -13,7 +13,7 @@ import traceback
 from . import cli
 from .config import ExperimentError
 from .environment import place
-from .refusal import Refused
+from .refusal import Leave
 
 
 def main() -> None:
@@ -23,8 +23,8 @@ def main() -> None:
     except ExperimentError as error:
         print(f"disttrain: {error}", file=sys.stderr)
         _leave(2)
-    except Refused:
-        _leave(2)
+    except Leave as leave:
+        _leave(leave.code)
     except KeyboardInterrupt:
         print(f"disttrain: {place()} was interrupted", file=sys.stderr)
         _leave(130)

@@ -20,7 +20,7 @@ from .config_check import nearest
 from .config_file import plain, read_experiment
 from .config_yaml import dump_yaml
 from .environment import started_by_torchrun
-from .refusal import Refused, refuse_differences, say_once
+from .refusal import Leave, refuse_differences, say_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,13 +97,19 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     with _joined(arguments) as (world, experiment):
         from .train import job
+        from .train.stop import Interrupted
 
         if arguments.dry_run:
             plan = world.lead(lambda: job.plan(experiment, world), "making the plan")
             if world.is_lead:
                 print(dump_yaml(plain(experiment)) + "\n" + "\n".join(f"# {line}" for line in plan))
             return 0
-        job.run(experiment, world, fresh=arguments.fresh)
+        try:
+            job.run(experiment, world, fresh=arguments.fresh)
+        except Interrupted as stop:
+            if world.is_lead:
+                print(f"disttrain: {stop}", file=sys.stderr)
+            raise Leave(1) from stop
     return 0
 
 
@@ -173,4 +179,4 @@ def _joined(arguments: argparse.Namespace) -> Iterator[tuple[World, Experiment]]
             yield world, agreed
         except ExperimentError as error:
             say_once(str(error), world)
-            raise Refused from error
+            raise Leave(2) from error

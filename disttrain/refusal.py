@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 _SECONDS_TO_LISTEN = 5.0
 
 
-class Refused(Exception):
-    """The input was refused, and that has been said: there is nothing left but to leave with exit code 2."""
+class Leave(Exception):
+    """Why this process ends has been said: there is nothing left but to leave with this exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def refuse_differences(experiment: Experiment, world: World) -> None:
@@ -52,7 +56,7 @@ def say_once(text: str, world: World) -> None:
     if world.is_lead:
         print(f"disttrain: {text}", file=sys.stderr, flush=True)
         try:
-            world._store.set(key, b"")
+            world._store.set(key, "")
             # torchrun ends all ranks when the first one leaves, and rank 0 holds the store.
             world._store.wait([f"{key}/{rank}" for rank in range(1, world.size)], limit)
         except RuntimeError:
@@ -66,6 +70,6 @@ def say_once(text: str, world: World) -> None:
     if world.leads_machine:
         print(f"disttrain: {world} was refused too; rank 0 says why", file=sys.stderr, flush=True)
     try:
-        world._store.set(f"{key}/{world.rank}", b"")
+        world._store.set(f"{key}/{world.rank}", "")
     except RuntimeError:
         pass

@@ -25,7 +25,8 @@ from ..config import (
 from ..config_check import nearest
 from ..config_file import differences, plain
 from ..config_yaml import path_text
-from ..graph.files import read_manifest
+from ..graph import fingerprint
+from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph
 from ..graph.partitioner import partition
 from ..graph.schema import Schema
@@ -68,13 +69,13 @@ def prepare_graph(experiment: Experiment, world: World) -> Graph:
     world.together(lambda: _refuse(_world_conflicts(experiment, world)), "comparing experiment and world")
     make = partial(_ensure_partitions, experiment, world.num_machines)
     world.lead(make, "partitioning")
-    directory, fingerprint = world.lead(make, "partitioning on each machine", per_machine=True)
+    directory, data_fingerprint = world.lead(make, "partitioning on each machine", per_machine=True)
 
     def opened() -> Graph:
         return Graph.open(directory, world.machine, world.num_machines)
 
     graph = world.together(opened, "opening the partitions")
-    graphs = world.gather((world.host, fingerprint, graph.manifest["files"]), "comparing the graphs")
+    graphs = world.gather((world.host, data_fingerprint, graph.manifest["files"]), "comparing the graphs")
     others = [f"rank {rank} on {host}" for rank, (host, *same) in enumerate(graphs) if same != list(graphs[0][1:])]
     if others:
         raise ExperimentError(
@@ -109,19 +110,22 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Any, nn.M
     return task, model
 
 
-def partition_directory(experiment: Experiment, fingerprint: str, parts: int) -> Path:
-    """Where the partitions are: `partition.dir`, else beside the data under a name that its content decides."""
-    settings = experiment.partition
+def partition_directory(experiment: Experiment, data_fingerprint: str, num_machines: int) -> Path:
+    """Where the partitions are: `partition.dir`, else beside the data in a folder that its content names."""
+    settings, source = experiment.partition, experiment.data
     if settings.dir is not None:
         return Path(settings.dir)
-    source = experiment.data
-    beside = Path()
-    if isinstance(source, PygData) or (isinstance(source, TablesData) and not source.root.startswith("package:")):
-        beside = Path(source.root)
+    beside, name = Path(), source.source
+    if isinstance(source, PygData):
+        beside, name = Path(source.root), source.dataset
     elif isinstance(source, FileData):
-        beside = Path(source.path).parent
-    seed = f"-seed{settings.seed}" if settings.seed else ""
-    return beside / "partitions" / f"{fingerprint[:16]}-{settings.method}{parts}{seed}"
+        beside, name = Path(source.path).parent, Path(source.path).stem
+    elif isinstance(source, TablesData):
+        if not source.root.startswith("package:"):
+            beside = Path(source.root)
+        name = Path(source.root).name
+    identity = fingerprint.fingerprint(data_fingerprint, settings, _parts(experiment, num_machines))
+    return Path(fingerprint.partition_directory(beside / "partitions", name, identity))
 
 
 def describe_partition(graph: Graph) -> list[str]:
@@ -166,10 +170,10 @@ def plan(experiment: Experiment, world: World) -> list[str]:
         lines.append(f"data: {experiment.data.dataset} will be downloaded to {experiment.data.root}")
         _refuse(refusals)
         return lines
-    fingerprint = data.fingerprint(experiment.data, experiment.task)
-    directory = partition_directory(experiment, fingerprint, _parts(experiment, world.num_machines))
-    if (directory / "manifest.json").exists():
-        manifest = _checked_manifest(experiment, directory, fingerprint)
+    data_fingerprint = data.fingerprint(experiment.data, experiment.task)
+    directory = partition_directory(experiment, data_fingerprint, world.num_machines)
+    if (directory / MANIFEST).exists():
+        manifest = _checked_manifest(experiment, directory, data_fingerprint)
         lines.append(f"partitions: {manifest['parts']} by {manifest['method']}, in {directory}")
         refusals += graph_conflicts(experiment, Graph.open(directory).schema)
     else:
@@ -251,69 +255,50 @@ def _parts(experiment: Experiment, num_machines: int) -> int:
 
 def _ensure_partitions(experiment: Experiment, num_machines: int) -> tuple[str, str]:
     """Partition where that has not been done; returns the directory and the fingerprint of the data."""
-    fingerprint = data.fingerprint(experiment.data, experiment.task)
-    parts = _parts(experiment, num_machines)
-    directory = partition_directory(experiment, fingerprint, parts)
-    if (directory / "manifest.json").exists():
-        _checked_manifest(experiment, directory, fingerprint)
-        return str(directory), fingerprint
+    data_fingerprint = data.fingerprint(experiment.data, experiment.task)
+    directory = partition_directory(experiment, data_fingerprint, num_machines)
+    if (directory / MANIFEST).exists():
+        _checked_manifest(experiment, directory, data_fingerprint)
+        return str(directory), data_fingerprint
     _say(f"loading the data (source: {experiment.data.source})")
     loaded = data.load(experiment.data, experiment.task)
-    _say(f"partitioning into {parts} by {experiment.partition.method}, in {directory}")
-    made_from = {"data": plain(experiment.data), "task": plain(experiment.task)}
     partition(
         loaded.data,
         loaded.keys,
-        {**loaded.info, "made_from": made_from},
+        {**loaded.info, "made_from": _made_from(experiment)},
         experiment.partition,
-        parts,
-        str(directory),
-        fingerprint,
+        _parts(experiment, num_machines),
+        directory,
+        data_fingerprint,
         _say,
     )
-    return str(directory), fingerprint
+    return str(directory), data_fingerprint
 
 
 def _say(text: str) -> None:
     print(f"[partition] {text}", flush=True)
 
 
-def _checked_manifest(experiment: Experiment, directory: Path, fingerprint: str) -> dict[str, Any]:
+def _made_from(experiment: Experiment) -> dict[str, Any]:
+    """The settings that decide the graph; where its files lie does not."""
+    settings = plain(experiment.data)
+    return {
+        "data": {key: value for key, value in settings.items() if key not in ("root", "path", "trust")},
+        "task": {"node_type": experiment.task.node_type, "label": experiment.task.label},
+    }
+
+
+def _checked_manifest(experiment: Experiment, directory: Path, data_fingerprint: str) -> dict[str, Any]:
     """The manifest of a directory that is there.
 
     Raises:
         ExperimentError: if it was made from other data or settings; the message says what differs.
     """
     manifest = read_manifest(directory)
-    wanted = experiment.partition
-    found = []
-    if wanted.parts not in ("auto", manifest["parts"]):
-        found.append(f"partition.parts: {manifest['parts']} there, {wanted.parts} here")
-    if wanted.method != manifest["method"]:
-        found.append(f"partition.method: {manifest['method']} there, {wanted.method} here")
-    seed = manifest["settings"].get("seed", wanted.seed)
-    if wanted.seed != seed:
-        found.append(f"partition.seed: {seed} there, {wanted.seed} here")
-    if manifest["fingerprint"] != fingerprint:
-        made_from = manifest["info"].get("made_from", {})
-        here = {"data": plain(experiment.data), "task": plain(experiment.task)}
-        decisive = {"data": here["data"], "task": {key: here["task"][key] for key in ("node_type", "label")}}
-        there = {
-            "data": made_from.get("data", {}),
-            "task": {key: made_from.get("task", {}).get(key) for key in ("node_type", "label")},
-        }
-        changed = differences(there, decisive)
-        found += changed or [
-            f"the content of the data: fingerprint {manifest['fingerprint']} there, {fingerprint} here"
-        ]
-    if found:
-        raise ExperimentError(
-            "\n".join(
-                [
-                    f"the partitions in {directory} were made from other data or settings:",
-                    *(f"  {line}" for line in found),
-                    "name another partition.dir (or none), or remove that directory to partition again",
-                ]
-            )
-        )
+    try:
+        fingerprint.check_matches(manifest, data_fingerprint, experiment.partition, directory)
+    except ExperimentError as error:
+        made_from = manifest["info"].get("made_from")
+        changed = differences(made_from, _made_from(experiment), ("there", "now")) if made_from else []
+        raise ExperimentError("\n  ".join([str(error), *changed])) from None
     return manifest

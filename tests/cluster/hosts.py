@@ -43,7 +43,7 @@ class Host:
 
 @contextmanager
 def hosts(count: int, network: str = "10.78.0") -> Iterator[list[Host]]:
-    """`count` hosts on one switch; the k-th has the address `<network>.<k>`. The machine's own network is not touched."""
+    """`count` hosts on one switch, the k-th at `<network>.<k>`; the network of the machine itself is not touched."""
     prefix = f"dt{os.getpid()}"
     with ExitStack() as undo:
 
