@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GATConv, SAGEConv
-from torch_geometric.nn.aggr import Aggregation, PowerMeanAggregation, SoftmaxAggregation
+from torch_geometric.nn.aggr import Aggregation, MedianAggregation, PowerMeanAggregation, SoftmaxAggregation
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.inits import zeros
 
@@ -34,7 +34,30 @@ def _nothing(module: nn.Module, x: Tensor, rows: int, width: int) -> Tensor:
     return x.new_zeros(rows, width) + connected
 
 
+class _Median(MedianAggregation):
+    """PyG's median (2.8.1) fails where the first destination has no edge: it is given only those that have."""
+
+    def forward(
+        self,
+        x: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        dim: int = -2,
+    ) -> Tensor:
+        assert index is not None and dim_size is not None
+        size = list(x.shape)
+        size[dim] = dim_size
+        if index.numel() == 0:
+            return x.new_zeros(size) + x.sum() * 0.0
+        present, position = torch.unique(index, return_inverse=True)
+        out = super().forward(x, position, None, present.numel(), dim)
+        return out.new_zeros(size).index_copy(dim, present, out)
+
+
 def _aggregation(aggr: Aggr) -> str | Aggregation:
+    if aggr == "median":
+        return _Median()
     # With fixed exponents, `powermean` is the mean; both are learnt, as in DeeperGCN (https://arxiv.org/abs/2006.07739).
     if aggr == "softmax":
         return SoftmaxAggregation(learn=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from .. import config
 from ..graph.schema import Schema
-from .metrics import compute_metrics, metric_states
 from .node import NodeClassification
 
-__all__ = ["NodeClassification", "build_task", "compute_metrics", "metric_states"]
+__all__ = ["NodeClassification", "build_task"]
 
 
 def build_task(task: config.Task, schema: Schema) -> NodeClassification:

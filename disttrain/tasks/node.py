@@ -1,9 +1,8 @@
 """Node classification: one class per seed, or several labels.
 
-Metrics over ranks: each rank updates its own `MetricCollection` (`update`) and never synchronises through torchmetrics.
-The trainer gathers `metric_states` of all ranks and passes them to `compute_metrics` (see `metrics.py`): counts are
-added up, and the predictions that the ranking metrics keep are joined. So ranks without seeds need no special case, and
-the result is that of one rank, exactly.
+Metrics over ranks: each rank updates its own `MetricCollection` and never synchronises through torchmetrics. Every
+state is either a count, which the trainer adds up over ranks, or a list of predictions or targets, which it joins;
+ranks without seeds have nothing to add. So the result is that of one rank that saw all seeds, exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from .. import config
 from ..config import ExperimentError
 from ..data.nearest import nearest
 from ..graph.schema import Schema, Wants
-from .metrics import States, compute_metrics, metric_states
 
 SPLITS = {"train": "train_mask", "val": "val_mask", "test": "test_mask"}
 
@@ -180,14 +178,6 @@ class NodeClassification:
                 metric.update(scores[:, 1], targets)
             else:
                 metric.update(scores, targets)
-
-    def states(self, metrics: MetricCollection) -> States:
-        """See `metric_states`."""
-        return metric_states(metrics)
-
-    def compute(self, metrics: MetricCollection, states: list[States]) -> dict[str, float]:
-        """See `compute_metrics`."""
-        return compute_metrics(metrics, states)
 
 
 def _node_type(task: config.NodeClassification, schema: Schema) -> str:

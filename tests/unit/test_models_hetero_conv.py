@@ -1,0 +1,196 @@
+"""hetero_conv: blocks compute what the whole graph would, and every parameter gets a finite gradient on any batch."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from disttrain import config
+from disttrain.config import ExperimentError
+from disttrain.models import build_model
+from disttrain.models.blocks import blocks, needed_types
+from disttrain.models.hetero_conv import HeteroConv
+
+from .small_batches import batch_of, random_graph, schema_of
+
+RELATIONS = {
+    "every kind": {
+        "author,writes,paper": {"conv": "gat", "heads": 2, "aggr": "max"},
+        "paper,cites,paper": {"conv": "gcn"},
+        "venue,of,paper": {"conv": "sage", "aggr": "softmax"},
+        "paper,written_by,author": {"conv": "gcn"},
+    }
+}
+
+
+def statistics(data: HeteroData) -> Any:
+    def of(node_type: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+        values = data[node_type][name].double().numpy()
+        return np.nanmean(values, axis=0).astype(np.float32), np.nanstd(values, axis=0).astype(np.float32)
+
+    return of
+
+
+def build(data: HeteroData, **settings: Any) -> HeteroConv:
+    torch.manual_seed(1)
+    model = config.HeteroConvModel.model_validate({"kind": "hetero_conv", "hidden": 8, **settings})
+    built = build_model(model, schema_of(data), "paper", 3, statistics(data))
+    assert isinstance(built, HeteroConv)
+    return built
+
+
+def check_gradients(model: torch.nn.Module, loss: torch.Tensor) -> None:
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{name} has no gradient"
+        assert parameter.grad.isfinite().all(), f"{name} has a gradient that is not finite"
+
+
+def empty_of_edges(batch: HeteroData) -> HeteroData:
+    batch = batch.clone()
+    for t in batch.node_types:
+        seeds = batch[t].num_sampled_nodes[0]
+        batch[t].num_sampled_nodes = [seeds, *[0 for _ in batch[t].num_sampled_nodes[1:]]]
+        for name, value in list(batch[t].items()):
+            if isinstance(value, torch.Tensor):
+                batch[t][name] = value[:seeds]
+        batch[t].num_nodes = seeds
+    for e in batch.edge_types:
+        batch[e].edge_index = batch[e].edge_index[:, :0]
+        batch[e].num_sampled_edges = [0 for _ in batch[e].num_sampled_edges]
+        batch[e].src_degree = batch[e].src_degree[: batch[e[0]].num_nodes]
+        batch[e].dst_degree = batch[e].dst_degree[: batch[e[2]].num_nodes]
+        if "edge_attr" in batch[e]:
+            batch[e].edge_attr = batch[e].edge_attr[:0]
+    return batch
+
+
+def test_blocks_are_prefixes() -> None:
+    batch = batch_of(random_graph(), "paper", [3, 1], layers=2, fanout=2)
+    first, last = blocks(batch, 2)
+    assert last.num_dst["paper"] == 2
+    assert last.num_dst["author"] == 0
+    assert first.num_dst == last.num_src
+    assert first.num_src["paper"] == batch["paper"].num_nodes
+    edge_type = ("author", "writes", "paper")
+    assert torch.equal(first.edge_index[edge_type], batch[edge_type].edge_index)
+    assert last.num_edges(edge_type) == batch[edge_type].num_sampled_edges[0]
+    pointer = first.pointer(edge_type)
+    counts = torch.bincount(first.edge_index[edge_type][1], minlength=first.num_dst["paper"])
+    assert torch.equal(pointer[1:] - pointer[:-1], counts)
+
+
+def test_needed_types() -> None:
+    edge_types = [("a", "to", "b"), ("b", "to", "c"), ("c", "to", "d")]
+    assert needed_types(edge_types, "c", 2) == [{"a", "b", "c"}, {"b", "c"}, {"c"}]
+
+
+@pytest.mark.parametrize("conv", ["sage", "gat", "gcn"])
+def test_what_cannot_matter_has_no_parameters(conv: str) -> None:
+    names = [name for name, _ in build(random_graph(), conv=conv, layers=1).named_parameters()]
+    assert not any("island" in name for name in names)
+    assert not any("written_by" in name for name in names)
+    assert any("writes" in name for name in names)
+
+
+@pytest.mark.parametrize("settings", [{}, {"conv": "gat"}, {"conv": "gcn"}, {"relations": RELATIONS["every kind"]}])
+def test_seeds_get_what_the_whole_graph_gives_them(settings: dict[str, Any]) -> None:
+    data = random_graph()
+    model = build(data, layers=3, residual=True, norm="layer", **settings).eval()
+    whole = model(batch_of(data, "paper", list(range(30)), layers=3))
+    some = model(batch_of(data, "paper", [7, 2, 29], layers=3))
+    torch.testing.assert_close(some, whole[[7, 2, 29]], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("seeds", [[], [5], [1, 2, 3]])
+@pytest.mark.parametrize("edges", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"norm": "batch", "relation_aggr": "attention"},
+        {"conv": "gat", "heads": 2, "residual": True, "norm": "layer", "relation_aggr": "max"},
+        {"conv": "gcn", "relation_aggr": "mean", "l2_normalize": True, "inputs": {"project": False}},
+        {"relations": RELATIONS["every kind"], "dropout": 0.5, "relation_aggr": "attention"},
+        {"conv": "gat", "aggr": "median", "inputs": {"layer_norm": True, "dropout": 0.5, "embedding_dim": 3}},
+    ],
+)
+def test_every_parameter_always_has_a_finite_gradient(
+    settings: dict[str, Any], edges: bool, seeds: list[int], precision: torch.dtype | None
+) -> None:
+    data = random_graph(edge_attr=True)
+    model = build(data, **settings)
+    batch = batch_of(data, "paper", seeds, layers=2, fanout=3)
+    if not edges:
+        batch = empty_of_edges(batch)
+    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
+        out = model(batch)
+    assert out.shape == (len(seeds), 3)
+    assert out.isfinite().all()
+    check_gradients(model, out.float().square().sum())
+
+
+@pytest.mark.parametrize("aggr", get_args(config.Aggr))
+@pytest.mark.parametrize("conv", ["sage", "gat"])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_every_aggregation_has_finite_gradients(conv: str, aggr: str, precision: torch.dtype) -> None:
+    data = random_graph(edge_attr=True)
+    relations = {f"{s},{r},{d}": {"aggr": aggr} for s, r, d in data.edge_types if d != "island"}
+    model = build(data, conv=conv, relations=relations)
+    whole = batch_of(data, "paper", [5, 6], layers=2, fanout=3)
+    for batch in (whole, empty_of_edges(whole), batch_of(data, "paper", [], layers=2)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision != torch.float32):
+            out = model(batch)
+        assert out.isfinite().all()
+        check_gradients(model, out.float().sum())
+
+
+def test_attention_leaves_out_relations_without_edges() -> None:
+    """A node that only citations reach gets the same vector as if there were no other relation."""
+    data = random_graph()
+    data["author", "writes", "paper"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    data["venue", "of", "paper"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    model = build(data, layers=1, relation_aggr="attention").eval()
+    batch = batch_of(data, "paper", list(range(30)), layers=1)
+    layer, block = model.layers()[0], blocks(batch, 1)[0]
+    x = model.inputs(batch)
+    cites = ("paper", "cites", "paper")
+    alone = layer.by_relation[cites](x["paper"], x["paper"], block, cites, batch) + layer.own["paper"](x["paper"])
+    reached = block.pointer(cites).diff() > 0
+    assert 0 < int(reached.sum()) < 30
+    torch.testing.assert_close(layer(x, block, batch)["paper"][reached], alone.relu()[reached], atol=1e-6, rtol=0)
+    only_own = layer.own["paper"](x["paper"]).relu()
+    torch.testing.assert_close(layer(x, block, batch)["paper"][~reached], only_own[~reached], atol=1e-6, rtol=0)
+
+
+def test_wants_only_what_it_uses() -> None:
+    data = random_graph(edge_attr=True)
+    wants = build(
+        data, layers=1, relations={"author,writes,paper": {"conv": "gat"}, "venue,of,paper": {"conv": "gcn"}}
+    ).wants
+    assert wants.nodes == {"paper": ("x",), "author": ("x",), "venue": ()}
+    assert wants.edges == {("author", "writes", "paper"): ("edge_attr",)}
+    assert wants.degrees == {("venue", "of", "paper")}
+
+
+def test_first_weights_do_not_depend_on_the_batch_or_rank() -> None:
+    first, second = build(random_graph()).state_dict(), build(random_graph()).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("relations", "message"),
+    [
+        ({"author,write,paper": {"conv": "gat"}}, 'no relation "author,write,paper"'),
+        ({"paper,in,island": {"conv": "gat"}}, "never reaches the seeds"),
+        ({"venue,of,paper": {"conv": "gcn", "aggr": "max"}}, "normalised sum"),
+    ],
+)
+def test_relations_that_do_not_fit_are_refused(relations: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        build(random_graph(), relations=relations)

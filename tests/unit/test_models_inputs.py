@@ -1,0 +1,87 @@
+"""Feature alignment: dtypes, missing values, categories, embeddings by original id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from disttrain import config
+from disttrain.models.inputs import Inputs
+
+from .small_batches import batch_of, random_graph, schema_of
+from .test_models_hetero_conv import statistics
+
+
+def inputs_of(data: HeteroData, statistics_of: Any = None, **settings: Any) -> Inputs:
+    torch.manual_seed(0)
+    none = lambda node_type, name: None  # noqa: E731
+    return Inputs(config.Inputs(**settings), schema_of(data), data.node_types, 8, statistics_of or none)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int32, torch.uint8, torch.bool])
+def test_features_of_any_dtype_become_float32(dtype: torch.dtype) -> None:
+    data = random_graph()
+    data["paper"].x = (data["paper"].x > 0).to(dtype)
+    x = inputs_of(data, project=False)(batch_of(data, "paper", [2, 0], layers=1))["paper"]
+    assert x.dtype == torch.float32
+    assert torch.equal(x[:2], data["paper"].x[[2, 0]].float())
+
+
+def test_missing_values_become_the_mean_and_standardized_ones_zero() -> None:
+    data = random_graph()
+    data["paper"].x[0, 1] = float("nan")
+    data["paper"].x[:, 2] = float("nan")
+    data["paper"].x[:, 3] = 7.0
+    batch = batch_of(data, "paper", list(range(30)), layers=1)
+
+    def of(node_type: str, name: str) -> Any:
+        with np.errstate(all="ignore"):
+            values = data[node_type][name].numpy()
+            count = (~np.isnan(values)).sum(0)
+            mean = np.nansum(values, 0) / count
+            return mean, np.sqrt(np.nansum((values - mean) ** 2, 0) / count)
+
+    filled = inputs_of(data, of, project=False)(batch)["paper"]
+    assert filled[0, 1] == pytest.approx(data["paper"].x[1:, 1].mean().item(), abs=1e-6)
+    assert (filled[:, 2] == 0).all()
+    standard = inputs_of(data, of, project=False, standardize=True)(batch)["paper"]
+    assert standard.isfinite().all()
+    assert standard[0, 1] == pytest.approx(0.0, abs=1e-6)
+    assert (standard[:, 2:4] == 0).all()
+    torch.testing.assert_close(standard[:, 0].mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
+    torch.testing.assert_close(standard[:, 0].std(unbiased=False), torch.tensor(1.0), atol=1e-5, rtol=0)
+
+
+def test_types_without_features_have_a_row_per_original_id() -> None:
+    data = random_graph()
+    inputs = inputs_of(data)
+    batch = batch_of(data, "paper", [9, 8, 7], layers=1)
+    embedding = inputs.types["venue"].embedding
+    assert isinstance(embedding, torch.nn.Embedding)
+    assert embedding.weight.shape == (4, 8)
+    assert torch.equal(inputs(batch)["venue"], embedding.weight[batch["venue"].n_id])
+    assert inputs_of(data, embedding_dim=3).types["venue"].linear is not None
+
+
+def test_categories_have_an_embedding_per_column() -> None:
+    data = random_graph()
+    data["paper"].x_cat = torch.stack([torch.arange(30) % 5, torch.arange(30) % 3], dim=1)
+    batch = batch_of(data, "paper", [4, 6], layers=1)
+    inputs = inputs_of(data, project=False, categorical_dim=2)
+    first, second = inputs.types["paper"].categories  # pyright: ignore[reportGeneralTypeIssues]
+    assert isinstance(first, torch.nn.Embedding)
+    assert isinstance(second, torch.nn.Embedding)
+    out = inputs(batch)["paper"]
+    assert out.shape[1] == inputs.out_channels["paper"] == 6 + 2 + 2
+    assert (first.num_embeddings, second.num_embeddings) == (5, 5)
+    assert torch.equal(out[:2, 6:], torch.cat([first.weight[[4, 1]], second.weight[[1, 0]]], dim=1))
+    assert inputs.wants["paper"] == ("x", "x_cat")
+
+
+def test_statistics_are_not_part_of_a_checkpoint() -> None:
+    data = random_graph()
+    assert not any("mean" in name for name in inputs_of(data, statistics(data), standardize=True).state_dict())
