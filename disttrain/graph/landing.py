@@ -1,0 +1,154 @@
+"""A directory that appears whole or not at all, and leaves nothing behind when its writer dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..config import ExperimentError
+
+_LOCK = ".lock"
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "a file may not grow more",
+}
+
+
+class AlreadyThereError(ExperimentError):
+    """The target was made by somebody else meanwhile."""
+
+
+@contextmanager
+def landing(target: Path, num_bytes: int) -> Iterator[Path]:
+    """Yield an empty directory beside `target`; when the block ends it becomes `target`, in one step.
+
+    If the block raises, the directory is removed. If the process dies, it stays, and the next `landing` of the same
+    target removes it: the writer holds a file lock in it, which dies with it. Living writers are left alone, so two
+    may work on one target; the second to finish gets `AlreadyThereError`.
+
+    Args:
+        target: must not exist, or be empty.
+        num_bytes: about how many will be written; refused at once where the disk has less.
+
+    Raises:
+        ExperimentError: the disk is full, or not writable; or the target is not empty.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        partial, lock = _make(target)
+    except OSError as error:
+        raise ExperimentError(
+            f"partition directory {target} cannot be made: {error}; name another, partition.dir"
+        ) from error
+    try:
+        free = shutil.disk_usage(partial).free
+        if free < num_bytes:
+            raise ExperimentError(_full(target, "the disk has too little room", num_bytes, free))
+        yield partial
+        _replace(partial, target)
+    except OSError as error:
+        if error.errno in _FULL:
+            free = shutil.disk_usage(partial).free
+            raise ExperimentError(_full(target, _FULL[error.errno], num_bytes, free)) from error
+        raise
+    finally:
+        # Gone already if all went well.
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(lock)
+
+
+def _full(target: Path, what: str, num_bytes: int, free: int) -> str:
+    return (
+        f"partition directory {target}: {what}; the partitions take about {num_bytes / 1e6:,.1f} MB, "
+        f"{free / 1e6:,.1f} MB are free. Make room, or name a directory elsewhere: partition.dir"
+    )
+
+
+def _replace(partial: Path, target: Path) -> None:
+    try:
+        os.replace(partial, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise AlreadyThereError(
+                f"partition directory {target} is not empty and would be overwritten; remove it, or name another, "
+                "partition.dir"
+            ) from error
+        raise
+    (target / _LOCK).unlink()
+    # The rename itself has to survive a crash of the machine.
+    with suppress(OSError):
+        parent = os.open(target.parent, os.O_RDONLY)
+        os.fsync(parent)
+        os.close(parent)
+
+
+def _make(target: Path) -> tuple[Path, int]:
+    """A new directory and its held lock."""
+    attempt = 0
+    while True:
+        host = socket.gethostname()
+        partial = target.parent / f"{target.name}.partial-{host}-{os.getpid()}{f'-{attempt}' if attempt else ''}"
+        attempt += 1
+        try:
+            partial.mkdir()
+            lock = os.open(partial / _LOCK, os.O_CREAT | os.O_RDWR)
+        except (FileExistsError, FileNotFoundError):
+            # Another's, or one that a cleaner took for a leftover before it was locked.
+            if attempt == 100:
+                raise
+            continue
+        if _try_lock(lock) and _is_at(lock, partial / _LOCK):
+            return partial, lock
+        os.close(lock)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        # A file system without locks: nothing is ever taken for a leftover there.
+        return True
+    return True
+
+
+def _is_at(lock: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def remove_leftovers(target: Path) -> list[Path]:
+    """Remove the directories of writers of `target` that died; returns which."""
+    removed = []
+    for partial in sorted(target.parent.glob(f"{_escaped(target.name)}.partial-*")):
+        try:
+            lock = os.open(partial / _LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            # Made this moment, or its writer died before the lock: then it is empty.
+            with suppress(OSError):
+                partial.rmdir()
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(partial, ignore_errors=True)
+            removed.append(partial)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
+    return removed
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
