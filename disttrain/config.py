@@ -245,8 +245,9 @@ class TablesData(Data):
     edges: dict[Relation, EdgeTable] = {}
     missing: Names = ("",)
     """What stands for a missing value in CSV files (`["", "NA"]`)."""
-    reverse: bool = True
-    """Add the reverse of each relation, `dst,rev_<rel>,src`."""
+    reverse: bool | Literal["only"] = True
+    """Add the reverse of each relation, `dst,rev_<rel>,src`; `only`: in its place (a flight learns of its plane, the
+    plane nothing of its other flights)."""
     dangling: Literal["refuse", "drop"] = "refuse"
     """A key that no row has: refuse (the message counts them and shows some), or leave out those edges (counted)."""
 

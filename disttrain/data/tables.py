@@ -185,18 +185,16 @@ def _masks(table: Table, data: TablesData, labels: np.ndarray) -> tuple[np.ndarr
 
 
 def _fit_rows(table: Table, data: TablesData) -> np.ndarray:
-    if isinstance(data.split, SplitByTime) and _same_clock(table, data.split):
-        fit = table.seconds(table.settings.time) < moment(data.split.val, "data.split.val")
+    time = table.settings.time
+    if time is not None and isinstance(data.split, SplitByTime) and _same_clock(table, time, data.split):
+        fit = table.seconds(time) < moment(data.split.val, "data.split.val")
         if fit.any():
             return fit
     return np.ones(table.count(), dtype=bool)
 
 
-def _same_clock(table: Table, split: SplitByTime) -> bool:
+def _same_clock(table: Table, column: str, split: SplitByTime) -> bool:
     """Whether the table's `time` can be compared with the split's: both date-times, or both numbers."""
-    column = table.settings.time
-    if column is None:
-        return False
     try:
         float(split.val)
     except ValueError:
@@ -276,6 +274,8 @@ def _add_relations(
         if data.reverse and backward not in graph.edge_types and ",".join(backward) not in data.edges:
             for attribute, value in store.items():
                 graph[backward][attribute] = value.flip(0).contiguous() if attribute == "edge_index" else value
+            if data.reverse == "only":
+                del graph[relation.edge_type]
 
 
 def _keys(table: Table) -> pa.Array:

@@ -157,6 +157,9 @@ def test_edges_keys_and_time(folder: Path):
 def test_no_reverse(folder: Path):
     data = load(section(folder, reverse=False), TASK).data
     assert data.edge_types == [("order", "user", "user"), ("user", "follows", "user")]
+    data = load(section(folder, reverse="only"), TASK).data
+    assert data.edge_types == [("user", "rev_user", "order"), ("user", "rev_follows", "user")]
+    assert data["user", "rev_follows", "user"].edge_index.tolist() == [[1, 0, 0], [0, 1, 4]]
 
 
 def test_parquet_and_zip_give_the_same_graph(folder: Path):
