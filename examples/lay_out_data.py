@@ -1,0 +1,107 @@
+"""Put data sets that you have downloaded where the classes of PyG look for them, so that they download nothing.
+
+    python examples/lay_out_data.py ~/Downloads data
+
+looks through the first folder (and its subfolders) and fills `data/hgb`, `data/dblp` and `data/planetoid`, the roots
+that `configs/hgb_dblp.yaml`, `hgb_acm.yaml`, `pyg_dblp.yaml` and `cora.yaml` name:
+
+    DBLP.zip, ACM.zip, IMDB.zip   the archives of the Heterogeneous Graph Benchmark (HGB), as its authors publish them
+    adjM.npz and six more         the raw files of `torch_geometric.datasets.DBLP`, together in one folder
+    ind.cora.x and seven more     the raw files of `torch_geometric.datasets.Planetoid`, together in one folder
+
+What is not found is left out and said; what is already there is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+HGB = ("ACM", "DBLP", "IMDB")
+HGB_FILES = ("info.dat", "node.dat", "link.dat", "label.dat", "label.dat.test")
+DBLP_FILES = (
+    "adjM.npz",
+    "features_0.npz",
+    "features_1.npz",
+    "features_2.npy",
+    "labels.npy",
+    "node_types.npy",
+    "train_val_test_idx.npz",
+)
+CORA_FILES = tuple(f"ind.cora.{part}" for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"))
+
+
+def lay_out(source: Path, target: Path) -> dict[str, Path | None]:
+    """Lay out every known data set under `source`.
+
+    Returns:
+        Data set -> the raw folder it is in now, or None if it was not found.
+    """
+    return {
+        **{f"hgb {name}": _hgb(source, target / "hgb", name) for name in HGB},
+        "pyg dblp": _folder(source, DBLP_FILES, target / "dblp" / "raw"),
+        "cora": _folder(source, CORA_FILES, target / "planetoid" / "Cora" / "raw"),
+    }
+
+
+def _hgb(source: Path, root: Path, name: str) -> Path | None:
+    raw = root / name.lower() / "raw"
+    if all((raw / name / file).is_file() for file in HGB_FILES):
+        return raw
+    for archive in sorted(source.rglob(f"{name}.zip")):
+        with zipfile.ZipFile(archive) as opened:
+            members = {Path(member).name: member for member in opened.namelist() if not member.endswith("/")}
+            if not all(file in members for file in HGB_FILES):
+                continue
+            with tempfile.TemporaryDirectory(dir=_made(raw)) as temporary:
+                for file in HGB_FILES:
+                    with opened.open(members[file]) as reader, open(Path(temporary) / file, "wb") as writer:
+                        shutil.copyfileobj(reader, writer)
+                _land(Path(temporary), HGB_FILES, raw / name)
+        return raw
+    return None
+
+
+def _folder(source: Path, files: tuple[str, ...], raw: Path) -> Path | None:
+    if all((raw / file).is_file() for file in files):
+        return raw
+    for first in sorted(source.rglob(files[0])):
+        if all((first.parent / file).is_file() for file in files):
+            with tempfile.TemporaryDirectory(dir=_made(raw)) as temporary:
+                for file in files:
+                    shutil.copyfile(first.parent / file, Path(temporary) / file)
+                _land(Path(temporary), files, raw)
+            return raw
+    return None
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _land(temporary: Path, files: tuple[str, ...], folder: Path) -> None:
+    for file in files:
+        os.replace(temporary / file, _made(folder) / file)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="folder that holds the downloads")
+    parser.add_argument("target", type=Path, help="folder to fill (`data` is what the configs name)")
+    arguments = parser.parse_args()
+    if not arguments.source.is_dir():
+        parser.error(f"{arguments.source} is not a folder")
+    found = lay_out(arguments.source, arguments.target)
+    for name, folder in found.items():
+        print(f"{name:10} {folder if folder else 'not found'}")
+    return 0 if any(found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
