@@ -14,14 +14,19 @@ import os
 import pickle
 import re
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..report.files import disk_refusal, explaining
 from ..world import World
@@ -117,7 +122,8 @@ class CheckpointDirectory:
             for key, entry in entries.items()
             if isinstance(entry, TensorStorageMetadata)
         }
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
+        with _alone():
+            load(tensors, storage_reader=reader, no_dist=True)
         return tensors
 
     def newest_whole(self) -> tuple[str, dict[str, Any]] | None:
@@ -189,13 +195,22 @@ def share_tensors(world: World, checkpoints: CheckpointDirectory, name: str, sou
 def _write_tensors(directory: Path, target: Path, tensors: dict[str, Tensor]) -> None:
     on_cpu = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
     try:
-        dcp.save(on_cpu, storage_writer=dcp.FileSystemWriter(directory), no_dist=True)
+        with _alone():
+            save(on_cpu, storage_writer=FileSystemWriter(directory), no_dist=True)
     except CheckpointException as exception:
         for error, _ in exception.failures.values():
             refusal = disk_refusal(error, target, "a checkpoint") if isinstance(error, OSError) else None
             if refusal:
                 raise refusal from None
         raise RuntimeError(f"writing {target} failed: {exception}") from exception
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Torch warns on `no_dist=True` that there is nobody else, which is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+        yield
 
 
 def _fingerprint(file: Path) -> dict[str, Any]:
@@ -267,7 +282,7 @@ class _SafeUnpickler(pickle.Unpickler):
         return super().find_class(module_name, global_name)
 
 
-class _SafeReader(dcp.FileSystemReader):
+class _SafeReader(FileSystemReader):
     """Torch unpickles `.metadata` without restraint (tensors it reads with `weights_only`); this does not."""
 
     def __init__(self, path: Path) -> None:

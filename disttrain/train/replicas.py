@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -10,6 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..world import World
+
+# Renamed in torch 2.13.
+_SYNC_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel.__init__).parameters
+)
 
 
 class _Shell(nn.Module):
@@ -38,9 +46,8 @@ def replicate(model: nn.Module, world: World) -> DistributedDataParallel:
     Buffers are left alone; see `mean_running_statistics`.
     """
     device_ids = [world.device.index] if world.device.type == "cuda" else None
-    replica = DistributedDataParallel(
-        _Shell(model), device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
-    )
+    options: dict[str, Any] = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
+    replica = DistributedDataParallel(_Shell(model), device_ids=device_ids, **options)
     replica(None).backward()
     replica.zero_grad(set_to_none=True)
     return replica

@@ -277,7 +277,7 @@ class Trainer:
         hint = "bf16, or train.fp32_layers" if scaler.is_enabled() else "a smaller train.lr, or train.grad_clip"
         raise FloatingPointError(
             f"the loss is not finite: first on rank {rank} on {places[rank][1]}, in step {step} (epoch "
-            f"{self.position.epoch}). Try {hint}, and look for values that are not finite in the features "
+            f"{self.position.epoch + 1}). Try {hint}, and look for values that are not finite in the features "
             "(disttrain inspect counts them)"
         )
 
@@ -386,7 +386,7 @@ class Trainer:
             raise
 
     def _what(self, what: str) -> str:
-        return f"{what} (epoch {self.position.epoch}, step {self.position.epoch_step})"
+        return f"{what} (epoch {self.position.epoch + 1}, step {self.position.epoch_step} of it)"
 
     def _place(self, error: Exception) -> None:
         """Say where this rank was; the error itself goes its way."""
@@ -411,8 +411,9 @@ class Trainer:
         names = [*self.task.metrics().keys(), "loss"]
         early_stop = self.settings.early_stop
         chosen = self.settings.best_metric or (early_stop.metric if early_stop else names[0])
-        for path, name in (("best_metric", chosen), ("early_stop.metric", early_stop.metric if early_stop else chosen)):
-            if name not in names:
+        named = {"early_stop.metric": early_stop and early_stop.metric, "best_metric": self.settings.best_metric}
+        for path, name in named.items():
+            if name is not None and name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {near[0]}?" if near else "add it to task.metrics"
                 raise ExperimentError(f"train.{path}: the task has no metric {name!r}, only {', '.join(names)}; {hint}")

@@ -1,0 +1,132 @@
+"""Small stand-ins for training tests: a loader of batches that never were a graph, a model, an experiment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+
+from disttrain.config import Experiment
+from disttrain.tasks import NodeClassification
+from disttrain.train.trainer import Trainer
+from disttrain.world import World
+
+NUM_FEATURES, NUM_CLASSES = 6, 3
+MANIFEST = {"fingerprint": "abc", "parts": 2, "method": "metis", "edge_cut": {"total": 0.1}, "files": {}}
+
+
+class RowLoader:
+    """Rows of a seeded table, divided among ranks: a global batch of `batch_size` rows a step, whatever the world.
+
+    The last rank gets a single row of each batch, or none where there is one row only, unless `even`.
+    """
+
+    def __init__(self, world: World, num_rows: int, batch_size: int, *, even: bool = False, seed: int = 0) -> None:
+        self.world, self.batch_size, self.even = world, batch_size, even
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(num_rows, NUM_FEATURES, generator=generator)
+        self.y = (self.x @ torch.randn(NUM_FEATURES, NUM_CLASSES, generator=generator)).argmax(dim=1)
+        self.num_steps = -(-num_rows // batch_size)
+
+    def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]:
+        order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(epoch))
+        for step in range(start, self.num_steps):
+            whole = order[step * self.batch_size : (step + 1) * self.batch_size]
+            mine = self._share(whole)
+            batch = HeteroData()
+            batch["v"].x, batch["v"].y = self.x[mine], self.y[mine]
+            batch["v"].batch_size, batch["v"].input_id = len(mine), mine
+            batch.epoch, batch.step, batch.num_global_seeds = epoch, step, len(whole)
+            yield batch
+
+    def _share(self, rows: Tensor) -> Tensor:
+        rank, size = self.world.rank, self.world.size
+        if self.even:
+            return rows.tensor_split(size)[rank]
+        if size == 1:
+            return rows
+        if rank == size - 1:
+            return rows[-1:] if len(rows) > 1 else rows[:0]
+        return (rows[:-1] if len(rows) > 1 else rows).tensor_split(size - 1)[rank]
+
+
+class RowModel(nn.Module):
+    def __init__(self, dropout: float = 0.0, norm: bool = False) -> None:
+        super().__init__()
+        self.inputs = nn.Linear(NUM_FEATURES, 8)
+        self.convs = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.norm = nn.LayerNorm(8) if norm else nn.Identity()
+        self.head = nn.Linear(8, NUM_CLASSES)
+        self.dropout = dropout
+
+    def forward(self, batch: HeteroData) -> Tensor:
+        x = self.inputs(batch["v"].x)
+        for conv in self.convs:
+            x = nn.functional.dropout(conv(x).relu(), self.dropout, self.training)
+        return self.head(self.norm(x))
+
+
+def experiment(run_dir: Path | str, seed: int = 0, **train: Any) -> Experiment:
+    return Experiment.model_validate(
+        {
+            "name": "rows",
+            "seed": seed,
+            "run_dir": str(run_dir),
+            "data": {"source": "generated", "nodes": {"v": {"num_nodes": 10}}},
+            "task": {"kind": "node_classification"},
+            "model": {"kind": "hetero_conv"},
+            "train": {"epochs": 3, "log_every": 2, **train},
+        }
+    )
+
+
+def task(*metrics: str) -> NodeClassification:
+    return NodeClassification("v", "y", False, NUM_CLASSES, metrics or ("accuracy",))
+
+
+def row_trainer(
+    world: World,
+    run_dir: Path | str,
+    *,
+    dropout: float = 0.3,
+    even: bool = False,
+    num_rows: int = 41,
+    batch_size: int = 10,
+    fresh: bool = False,
+    seed: int = 0,
+    model: nn.Module | None = None,
+    loaders: dict[str, Any] | None = None,
+    manifest: dict[str, Any] | None = None,
+    **train: Any,
+) -> Trainer:
+    """A trainer over `RowLoader`s: 41 rows in batches of 10 are five steps an epoch, the last of one row."""
+    torch.manual_seed(0)
+    return Trainer(
+        experiment(run_dir, seed, **train),
+        world,
+        SimpleNamespace(manifest=manifest or MANIFEST),
+        task(),
+        model or RowModel(dropout),
+        loaders=loaders
+        or {
+            "train": RowLoader(world, num_rows, batch_size, even=even),
+            "val": RowLoader(world, 17, 5, even=even, seed=1),
+            "test": RowLoader(world, 13, 5, even=even, seed=2),
+        },
+        fresh=fresh,
+    )
+
+
+def weights(trainer_or_model: Trainer | nn.Module) -> dict[str, Tensor]:
+    model = trainer_or_model.model if isinstance(trainer_or_model, Trainer) else trainer_or_model
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def events(run_dir: Path | str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]

@@ -1,0 +1,114 @@
+"""The run directory, metrics.jsonl and progress."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from disttrain.config import ExperimentError
+from disttrain.report.progress import TrainingProgress
+from disttrain.report.run_directory import RunDirectory, open_run_directory
+from disttrain.report.run_report import RunReport
+from disttrain.world import World
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_lines_carry_their_place_and_figures(tmp_path: Path):
+    report = RunReport(tmp_path)
+    report.write("train", 1, 10, loss=0.5, nested={"a": float("nan")})
+    report.close()
+    (line,) = lines(tmp_path)
+    assert line.pop("time") > 0
+    assert line == {"event": "train", "epoch": 1, "step": 10, "loss": 0.5, "nested": {"a": None}}
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_resuming_cuts_back_to_the_checkpoint(tmp_path: Path):
+    report = RunReport(tmp_path)
+    report.write("train", 1, 10, loss=1.0)
+    length = report.durable_length()
+    report.write("train", 1, 20, loss=2.0)
+    report.close()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"event": "tor')
+    report = RunReport(tmp_path, length, 10)
+    report.write("train", 1, 20, loss=3.0)
+    report.close()
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 1.0), (20, 3.0)]
+
+
+def test_a_file_that_the_checkpoint_did_not_know_is_cut_by_its_steps(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 10}\n{"step": 20}\n')
+    RunReport(tmp_path, 10_000, 10).close()
+    assert lines(tmp_path) == [{"step": 10}]
+
+
+def test_without_a_checkpoint_it_begins_anew(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 10}\n')
+    RunReport(tmp_path).close()
+    assert lines(tmp_path) == []
+
+
+def test_two_runs_in_one_directory_are_refused(tmp_path: Path):
+    first = RunDirectory.open(tmp_path / "run")
+    with pytest.raises(ExperimentError, match=r"in use by process \d+ on "):
+        RunDirectory.open(tmp_path / "run")
+    first.close()
+    RunDirectory.open(tmp_path / "run").close()
+
+
+def test_a_file_where_the_directory_should_be_is_refused(tmp_path: Path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ExperimentError, match=r"run directory cannot be used at .*run"):
+        RunDirectory.open(tmp_path / "run")
+
+
+def test_fresh_clears_once_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def start(launcher: str) -> bool:
+        """Whether what was there is still there."""
+        monkeypatch.setattr("disttrain.report.run_directory._launcher", lambda: launcher)
+        with World.start(device="cpu", threads=1) as world:
+            run = open_run_directory(world, tmp_path, fresh=True)
+            assert run is not None
+            run.close()
+        kept = (tmp_path / "DONE").exists()
+        (tmp_path / "DONE").touch()
+        return kept
+
+    (tmp_path / "DONE").touch()
+    assert not start("host 1 100.00")
+    assert start("host 1 100.00")  # restarted by the same agent
+    assert not start("host 2 200.00")  # another job
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    out = io.StringIO()
+    with TrainingProgress(True, 3, Console(file=out, soft_wrap=True)) as progress:
+        progress.epoch(0, 100, 0)
+        progress.steps(10, 0.5, 1000.0)  # too soon after the start for a line
+        progress.say("epoch 1/3  loss 0.4")
+    assert out.getvalue() == "epoch 1/3  loss 0.4\n"
+
+
+def test_a_bar_in_a_terminal():
+    out = io.StringIO()
+    with TrainingProgress(True, 3, Console(file=out, force_terminal=True, width=120)) as progress:
+        progress.epoch(1, 100, 0)
+        progress.steps(10, 0.5, 1000.0)
+    assert "epoch 2/3" in out.getvalue()
+    assert "1,000 seeds/s" in out.getvalue()
+
+
+def test_other_ranks_are_silent():
+    out = io.StringIO()
+    with TrainingProgress(False, 3, Console(file=out)) as progress:
+        progress.epoch(0, 100, 0)
+        progress.say("nothing")
+    assert out.getvalue() == ""

@@ -1,0 +1,123 @@
+"""Checkpoints: whole ones come back exactly, torn ones are never read."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from disttrain.config import ExperimentError
+from disttrain.train import checkpoint as checkpoint_module
+from disttrain.train.checkpoint import CheckpointDirectory, TornCheckpoint
+
+TENSORS = {
+    "model/a": torch.randn(3, 4),
+    "model/empty": torch.empty(0, 5),
+    "model/count": torch.tensor(7),
+    "model/half": torch.randn(2).half(),
+    "model/flag": torch.tensor([True, False]),
+    "optimizer/a.b/step": torch.tensor(3.0),
+}
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> CheckpointDirectory:
+    directory = CheckpointDirectory(tmp_path / "run" / "checkpoints")
+    directory.prepare()
+    return directory
+
+
+def test_what_is_saved_comes_back(checkpoints: CheckpointDirectory):
+    name = checkpoints.save(12, TENSORS, {"epoch": 1, "loss": 0.1 + 0.2, "best": float("inf")})
+    assert checkpoints.names() == [name] == ["step-0000000012"]
+    assert checkpoints.read_state(name) == {"epoch": 1, "loss": 0.1 + 0.2, "best": float("inf")}
+    found = checkpoints.read_tensors(name)
+    assert found.keys() == TENSORS.keys()
+    for key, tensor in TENSORS.items():
+        assert found[key].dtype == tensor.dtype
+        assert torch.equal(found[key], tensor)
+
+
+def damage(path: Path, how: str) -> None:
+    files = {"data": next(path.glob("*.distcp")), "metadata": path / ".metadata", "manifest": path / "manifest.json"}
+    kind, _, name = how.partition(" ")
+    file = files[name]
+    if kind == "flip":
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif kind == "cut":
+        file.write_bytes(file.read_bytes()[:-5])
+    else:
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    "how", [f"{kind} {name}" for kind in ("flip", "cut", "remove") for name in ("data", "metadata", "manifest")]
+)
+def test_a_damaged_one_is_passed_over_for_the_one_before(
+    checkpoints: CheckpointDirectory, how: str, caplog: pytest.LogCaptureFixture
+):
+    checkpoints.save(1, TENSORS, {"step": 1})
+    checkpoints.save(2, TENSORS, {"step": 2})
+    damage(checkpoints.directory / "step-0000000002", how)
+    assert checkpoints.newest_whole() == ("step-0000000001", {"step": 1})
+    if how != "remove manifest":  # without one it is no checkpoint at all
+        assert "step-0000000002" in caplog.text
+
+
+def test_a_torn_one_is_replaced(checkpoints: CheckpointDirectory):
+    name = checkpoints.save(1, TENSORS, {"try": 1})
+    damage(checkpoints.directory / name, "cut data")
+    checkpoints.save(1, TENSORS, {"try": 2})
+    assert checkpoints.newest_whole() == (name, {"try": 2})
+
+
+def test_a_writer_that_dies_leaves_nothing_that_is_read(checkpoints: CheckpointDirectory, monkeypatch):
+    checkpoints.save(1, TENSORS, {})
+    target = checkpoints.directory / ".step-0000000002.123"
+    shutil.copytree(checkpoints.directory / "step-0000000001", target)
+    (target / "manifest.json").unlink()
+    assert checkpoints.names() == ["step-0000000001"]
+    checkpoints.prepare()
+    assert not target.exists()
+
+
+def test_the_newest_and_the_best_stay(checkpoints: CheckpointDirectory):
+    for step in (1, 2, 3, 4, 5):
+        checkpoints.save(step, {}, {})
+    checkpoints.prune(keep=2, best="step-0000000002")
+    assert checkpoints.names() == ["step-0000000005", "step-0000000004", "step-0000000002"]
+
+
+def test_metadata_cannot_run_anything(checkpoints: CheckpointDirectory, tmp_path: Path):
+    name = checkpoints.save(1, TENSORS, {})
+
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "touched",))
+
+    (checkpoints.directory / name / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(TornCheckpoint, match="must not name"):
+        checkpoints.read_tensors(name)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_full_disk_is_said(checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch):
+    checkpoints.save(1, TENSORS, {})
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_module, "_write_manifest", full)
+    with pytest.raises(ExperimentError, match=r"disk is full .* MiB free"):
+        checkpoints.save(2, TENSORS, {})
+    monkeypatch.setattr("torch.distributed.checkpoint.filesystem.os.fsync", full)
+    with pytest.raises(ExperimentError, match="disk is full"):
+        checkpoints.save(2, TENSORS, {})
+    monkeypatch.undo()
+    assert [entry.name for entry in checkpoints.directory.iterdir()] == ["step-0000000001"]
