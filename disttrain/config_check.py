@@ -150,9 +150,7 @@ def _check_section(section: type[Section], value: Any, path: Path, mistakes: lis
     checked: dict[Any, Any] = {}
     unknown = [key for key in value if key not in fields]
     for key in unknown:
-        mistakes.append(
-            Mistake((*path, key), _unknown_key(key, [name for name in fields if name not in value], fields))
-        )
+        mistakes.append(Mistake((*path, key), _unknown_key(key, fields)))
     for key, field in fields.items():
         if key in value:
             kind = field_kind(field)
@@ -269,8 +267,8 @@ def _nearest_keys(name: str, keys: Iterable[Any]) -> list[str]:
     return get_close_matches(name, [str(key) for key in keys], n=1, cutoff=0.6)
 
 
-def _unknown_key(key: Any, free: list[str], fields: Iterable[str]) -> str:
-    close = nearest(key, free) or nearest(key, fields)
+def _unknown_key(key: Any, fields: Iterable[str]) -> str:
+    close = nearest(key, fields)
     if close:
         return f"there is no such key; did you mean `{close}`? Valid here: {_listed(fields)}"
     elsewhere = [path_text(path) for path in field_paths() if path[-1] == key]

@@ -1,0 +1,221 @@
+"""The whole command under real torchrun agents: every shape trains the same, a refusal is said once and ends all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..agents import REPOSITORY, Ended, run_all, run_machines
+
+EXPERIMENT = """\
+name: tiny
+data:
+  source: generated
+  nodes:
+    paper: {num_nodes: 200, features: 6}
+    author: {num_nodes: 90}
+    field: {num_nodes: 12, features: 3}
+  edges:
+    "author,writes,paper": {num_edges: 400}
+    "paper,has,field": {num_edges: 250}
+  num_classes: 3
+  num_communities: 6
+task: {kind: node_classification}
+model: {kind: hetero_conv, hidden: 8}
+sampling: {fanout: [-1, -1], batch_size: 48, locality: false}
+train: {epochs: 2, lr: 1e-2, timeout: 60, threads: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("launch")
+    (directory / "tiny.yaml").write_text(EXPERIMENT)
+    return directory
+
+
+def summary(directory: Path, name: str) -> dict[str, object]:
+    return json.loads((directory / "runs" / name / "summary.json").read_text())
+
+
+def losses(directory: Path, name: str) -> list[float]:
+    """Training and validation losses, in order."""
+    lines = [json.loads(line) for line in (directory / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+    return [
+        line["metrics"]["loss"] if line["event"] == "evaluation" else line["loss"]
+        for line in lines
+        if line["event"] in ("epoch", "evaluation")
+    ]
+
+
+def alone(directory: Path, *arguments: str) -> Ended:
+    return run_all([[sys.executable, "-m", "disttrain", *arguments]], [directory])[0]
+
+
+@pytest.fixture(scope="module")
+def straight(place: Path) -> list[float]:
+    """The losses of one process without torchrun."""
+    ended = alone(place, "tiny.yaml", "name=alone")
+    assert ended.code == 0, ended.err
+    found = summary(place, "alone")
+    assert (found["world_size"], found["nodes"]) == (1, 1)
+    assert found["num_evaluated"] == {"val": 40, "test": 40}
+    return losses(place, "alone")
+
+
+@pytest.mark.parametrize(
+    ("machines", "procs", "parts", "batch_size"), [(1, 2, "auto", 24), (3, 1, 3, 16), (2, 1, 8, 24)]
+)
+def test_every_shape_trains_the_same(
+    place: Path, straight: list[float], machines: int, procs: int, parts: int | str, batch_size: int
+) -> None:
+    name = f"{machines}x{procs}"
+    overrides = [f"name={name}", f"partition.parts={parts}", f"sampling.batch_size={batch_size}"]
+    overrides += [f"launch.nodes={machines}", f"launch.procs_per_node={procs}"]
+    for ended in run_machines(["tiny.yaml", *overrides], place, machines, procs):
+        assert ended.code == 0, ended.err
+    found = summary(place, name)
+    assert (found["world_size"], found["nodes"]) == (machines * procs, machines)
+    assert found["num_evaluated"] == {"val": 40, "test": 40}
+    assert losses(place, name) == pytest.approx(straight, rel=1e-4, abs=1e-5)
+
+
+def test_machines_without_a_shared_disk(tmp_path: Path, place: Path, straight: list[float]) -> None:
+    directories = [tmp_path / "a", tmp_path / "b"]
+    for directory in directories:
+        directory.mkdir()
+        shutil.copy(place / "tiny.yaml", directory)
+    for ended in run_machines(["tiny.yaml", "sampling.batch_size=24"], directories, machines=2):
+        assert ended.code == 0, ended.err
+    assert losses(tmp_path / "a", "tiny") == pytest.approx(straight, rel=1e-4, abs=1e-5)
+    assert not (tmp_path / "b" / "runs").exists()
+
+    # Now they have different partitions: the checksum of one file stands for another graph.
+    (manifest,) = (tmp_path / "b" / "partitions").glob("*/manifest.json")
+    content = json.loads(manifest.read_text())
+    content["files"]["nodes/0/x.npy"]["blake2b"] = "0" * 32
+    manifest.write_text(json.dumps(content))
+    text = refusal(run_machines(["tiny.yaml", "--fresh", "sampling.batch_size=24"], directories, machines=2))
+    assert "rank 1 on" in text
+    assert "opened another graph in" in text
+
+
+def refusal(agents: list[Ended]) -> str:
+    """What was said, by one rank only; all agents have failed and no rank shows a traceback of its own."""
+    said = [line for agent in agents for line in agent.err.splitlines() if line.startswith("disttrain: ")]
+    texts = [line for line in said if "rank 0 says why" not in line]
+    assert len(texts) == 1, [agent.err for agent in agents]
+    assert all(agent.code != 0 for agent in agents)
+    err = agents[0].err
+    assert "exitcode  : 2" in err
+    return err[err.index("disttrain: ") :].split("\nE1")[0]
+
+
+def test_a_wrong_file_is_refused_once(place: Path) -> None:
+    text = refusal(run_machines(["tiny.yaml", "train.lr=-1", "sampling.fanot=[1]"], place, machines=2))
+    assert "2 mistakes" in text
+    assert "did you mean `fanout`?" in text
+
+
+def test_a_file_that_is_wrong_on_one_machine_only_names_its_rank(place: Path) -> None:
+    text = refusal(run_machines([["tiny.yaml"], ["tiny.yaml", "train.lr=-1"]], place, machines=2))
+    assert "rank 1 on" in text
+    assert "train.lr (override train.lr=-1): expected a number above 0, got -1" in text
+
+
+def test_differing_experiments_are_refused_with_both_values(place: Path) -> None:
+    text = refusal(run_machines([["tiny.yaml"], ["tiny.yaml", "train.lr=0.02", "model.hidden=9"]], place, machines=2))
+    assert "rank 1 on" in text
+    assert "model.hidden: 8 on rank 0, 9 there" in text
+    assert "train.lr: 0.01 on rank 0, 0.02 there" in text
+
+
+def test_missing_data_is_refused_once(place: Path) -> None:
+    text = refusal(run_machines(["tiny.yaml", "data={source: file, path: nowhere/graph.pt}"], place, machines=2))
+    assert "nowhere/graph.pt" in text
+
+
+def test_all_conflicts_with_the_world_are_said_together(place: Path) -> None:
+    text = refusal(run_machines(["tiny.yaml", "launch.nodes=3", "partition.parts=1"], place, machines=2))
+    assert "launch.nodes is 3, but 2 machines were started" in text
+    assert "partition.parts is 1, fewer than the 2 machines" in text
+
+
+def test_all_conflicts_with_the_graph_are_said_together(place: Path, straight: list[float]) -> None:
+    ended = alone(
+        place,
+        "tiny.yaml",
+        "name=conflicts",
+        "model.relations.author,wrote,paper.conv=gat",
+        "sampling.fanout={default: [2, 2], 'paper,has,feild': [1, 1]}",
+        "task.metrics=[auroc]",
+    )
+    assert ended.code == 2
+    assert 'model.relations["author,wrote,paper"]' in ended.err
+    assert "did you mean `author,writes,paper`?" in ended.err
+    assert 'sampling.fanout["paper,has,feild"]' in ended.err
+    assert "did you mean `paper,has,field`?" in ended.err
+    assert "Traceback" not in ended.err
+    assert not (place / "runs" / "conflicts").exists()
+
+
+def test_partitions_made_from_other_data_or_settings(place: Path) -> None:
+    assert alone(place, "partition", "tiny.yaml", "partition.dir=mine").code == 0
+    ended = alone(place, "tiny.yaml", "partition.dir=mine", "data.noise=2", "partition.method=random")
+    assert ended.code == 2
+    assert "partition.method" in ended.err
+    assert "data.noise: 1 there, 2 now" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_partition_verify_and_dry_run(place: Path) -> None:
+    made = alone(place, "partition", "tiny.yaml", "partition.dir=checked", "partition.parts=3")
+    assert made.code == 0, made.err
+    assert "3 partitions by metis" in made.out
+    assert alone(place, "verify", "checked").code == 0
+
+    dry = alone(place, "tiny.yaml", "partition.dir=checked", "name=dry", "--dry-run")
+    assert dry.code == 0, dry.err
+    assert "# partitions: 3 by metis, in checked" in dry.out
+    assert not (place / "runs" / "dry").exists()
+
+    file = place / "checked" / "nodes" / "0" / "x.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    damaged = alone(place, "verify", "checked")
+    assert damaged.code == 2
+    assert "nodes/0/x.npy" in damaged.err
+
+
+def test_an_error_shows_its_traceback_headed_by_rank_and_host(place: Path) -> None:
+    (place / "broken.py").write_text("def graph():\n    raise RuntimeError('no such luck')\n")
+    ended = alone(place, "tiny.yaml", "data={source: python, function: 'broken:graph'}")
+    assert ended.code in (1, 2)
+    assert "no such luck" in ended.err
+    if ended.code == 1:
+        assert "disttrain: rank 0 on " in ended.err
+        assert "Traceback" in ended.err
+
+
+def test_local_machines(place: Path) -> None:
+    script = [
+        sys.executable,
+        str(REPOSITORY / "launch" / "local_machines.py"),
+        "--machines",
+        "2",
+        "--",
+        "-m",
+        "disttrain",
+    ]
+    good = [*script, "tiny.yaml", "name=local", "train.epochs=1"]
+    bad = [*script, "tiny.yaml", "train.epochs=0"]
+    first, second = run_all([good, bad], [place, place])
+    assert first.code == 0, first.err
+    assert summary(place, "local")["nodes"] == 2
+    assert second.code == 1
+    assert second.err.count("expected a whole number above 0, got 0") == 1
