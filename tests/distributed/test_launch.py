@@ -145,61 +145,15 @@ def test_all_conflicts_with_the_world_are_said_together(place: Path) -> None:
     assert "partition.parts is 1, fewer than the 2 machines" in text
 
 
-def test_all_conflicts_with_the_graph_are_said_together(place: Path, straight: list[float]) -> None:
-    ended = alone(
-        place,
-        "tiny.yaml",
-        "name=conflicts",
-        "model.relations.author,wrote,paper.conv=gat",
-        "sampling.fanout={default: [2, 2], 'paper,has,feild': [1, 1]}",
-        "task.metrics=[auroc]",
-    )
-    assert ended.code == 2
-    assert 'model.relations["author,wrote,paper"]' in ended.err
-    assert "did you mean `author,writes,paper`?" in ended.err
-    assert 'sampling.fanout["paper,has,feild"]' in ended.err
-    assert "did you mean `paper,has,field`?" in ended.err
-    assert "Traceback" not in ended.err
-    assert not (place / "runs" / "conflicts").exists()
-
-
-def test_partitions_made_from_other_data_or_settings(place: Path) -> None:
-    assert alone(place, "partition", "tiny.yaml", "partition.dir=mine").code == 0
-    ended = alone(place, "tiny.yaml", "partition.dir=mine", "data.noise=2", "partition.method=random")
-    assert ended.code == 2
-    assert "partition.method" in ended.err
-    assert "data.noise: 1 there, 2 now" in ended.err
-    assert "Traceback" not in ended.err
-
-
-def test_partition_verify_and_dry_run(place: Path) -> None:
-    made = alone(place, "partition", "tiny.yaml", "partition.dir=checked", "partition.parts=3")
-    assert made.code == 0, made.err
-    assert "3 partitions by metis" in made.out
-    assert alone(place, "verify", "checked").code == 0
-
-    dry = alone(place, "tiny.yaml", "partition.dir=checked", "name=dry", "--dry-run")
-    assert dry.code == 0, dry.err
-    assert "# partitions: 3 by metis, in checked" in dry.out
-    assert not (place / "runs" / "dry").exists()
-
-    file = place / "checked" / "nodes" / "0" / "x.npy"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    damaged = alone(place, "verify", "checked")
-    assert damaged.code == 2
-    assert "nodes/0/x.npy" in damaged.err
-
-
 def test_an_error_shows_its_traceback_headed_by_rank_and_host(place: Path) -> None:
-    (place / "broken.py").write_text("def graph():\n    raise RuntimeError('no such luck')\n")
-    ended = alone(place, "tiny.yaml", "data={source: python, function: 'broken:graph'}")
-    assert ended.code in (1, 2)
-    assert "no such luck" in ended.err
-    if ended.code == 1:
-        assert "disttrain: rank 0 on " in ended.err
-        assert "Traceback" in ended.err
+    (place / "broken.py").write_text(
+        "class Model:\n    def __init__(self, **_):\n        raise RuntimeError('no luck')\n"
+    )
+    ended = alone(place, "tiny.yaml", "model={kind: custom, module: 'broken:Model'}")
+    assert ended.code == 1
+    assert "disttrain: rank 0 on " in ended.err
+    assert "Traceback (most recent call last):" in ended.err
+    assert "RuntimeError: no luck" in ended.err
 
 
 def test_local_machines(place: Path) -> None:
