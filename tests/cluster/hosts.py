@@ -6,6 +6,8 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
 
 
 def ip(*arguments: str) -> None:
@@ -23,22 +25,21 @@ class Host:
         self.address = address
         self._namespace = namespace
 
-    def start(self, command: list[str], **settings: object) -> subprocess.Popen[str]:
-        """Start a command on this host, in a process group of its own, with the host's own name."""
-        # unshare --uts: setting the name must not reach the machine that we are on
-        script = f'hostname {self.name} && exec "$@"'
-        wrapped = [
-            "nsenter",
-            f"--net=/run/netns/{self._namespace}",
-            "unshare",
-            "--uts",
-            "sh",
-            "-c",
-            script,
-            "sh",
-            *command,
-        ]
-        return subprocess.Popen(wrapped, text=True, start_new_session=True, **settings)  # type: ignore[call-overload]
+    def start(
+        self, command: list[str], environment: dict[str, str], directory: Path, out: IO[bytes], err: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Start a command on this host (see `tests.agents.Start`)."""
+        # The name is set in a namespace of its own: the machine that we are on keeps its own. Nobody resolves it, so
+        # gloo is told which interface to use, as on a cluster without name service.
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name, *command]
+        return subprocess.Popen(
+            ["nsenter", f"--net=/run/netns/{self._namespace}", *named],
+            env={**environment, "GLOO_SOCKET_IFNAME": "eth0"},
+            cwd=directory,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
 
 
 @contextmanager
