@@ -28,7 +28,7 @@ _MIN_PER_PART = 20
 """A constraint over fewer nodes per part could not be met within METIS's one per cent, and would spoil the cut."""
 _NUM_OPTIONS = 40
 _OK = 1
-_ERROR_MEMORY = -3
+_REASONS = {-2: "refused its input", -3: "ran out of memory", -4: "failed, or was ended by SIGTERM, which it catches"}
 
 
 def metis_parts(graph: GraphArrays, parts: int, seed: int) -> dict[str, np.ndarray]:
@@ -41,6 +41,8 @@ def metis_parts(graph: GraphArrays, parts: int, seed: int) -> dict[str, np.ndarr
 
     Raises:
         ExperimentError: METIS is not reachable, or ran out of memory, or failed.
+
+    The same on machines of one C library (METIS draws by its `rand`).
 
     Cost: 2 s per 6M different edges and bisection level (log2 of `parts`), 48 bytes of memory per edge and direction.
     """
@@ -182,7 +184,8 @@ def _metis(
             "edges; install the pymetis wheel from PyPI (64 bits), or use partition.method=random"
         )
     c_index = ctypes.c_int64 if index.itemsize == 8 else ctypes.c_int32
-    options = pymetis.Options(seed=seed % 2**31, numbering=0)
+    # srand(0) and srand(1) are the same; -1 would be METIS's own seed.
+    options = pymetis.Options(seed=seed % (2**31 - 1) + 1, numbering=0)
     settings = np.array([options._get(place) for place in range(_NUM_OPTIONS)], dtype=index)
     arrays = [np.ascontiguousarray(array, dtype=index) for array in (starts, neighbours, balance, weights)]
     part = np.empty(len(starts) - 1, dtype=index)
@@ -202,8 +205,7 @@ def _metis(
     )  # fmt: skip
     if code == _OK:
         return part
-    reason = "ran out of memory" if code == _ERROR_MEMORY else f"failed with code {code}"
     raise ExperimentError(
-        f"partition.method: METIS {reason} on {len(part)} nodes and {len(neighbours) // 2} different edges, {parts} "
-        "parts; give it more memory, or use partition.method=random"
+        f"partition.method: METIS {_REASONS.get(code, f'failed with code {code}')}, on {len(part)} nodes and {len(neighbours) // 2} different edges, {parts} "
+        "parts; start again, give it more memory, or use partition.method=random"
     )

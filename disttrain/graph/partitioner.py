@@ -67,7 +67,7 @@ def partition(
 
     def already_there() -> dict[str, Any]:
         manifest = read_manifest(directory)
-        check_matches(manifest, fingerprint, settings.model_copy(update={"parts": parts}), directory)
+        check_matches(manifest, fingerprint, settings, directory)
         progress(f"{directory} is there already")
         return manifest
 
