@@ -115,11 +115,16 @@ class World:
             _store=dist.PrefixStore("control", store),
             _control=control,
         )
-        world._check_shape()
-        yield world
-        # Only after success: with an error on its way, peers may be gone, and taking groups down would wait for them.
-        world._free.clear()
-        dist.destroy_process_group()
+        left_well = False
+        try:
+            world._check_shape()
+            yield world
+            left_well = True
+        finally:
+            # With an error on its way, peers may be gone, and taking groups down would wait for them.
+            if left_well or size == 1:
+                world._free.clear()
+                dist.destroy_process_group()
 
     @property
     def is_lead(self) -> bool:

@@ -11,6 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from .prefetch import prefetch
+
+_AHEAD = 8
+"""How many turns of a loop before its use a place in memory is asked for."""
+
 _SMALL = 32
 """Up to so many picks, looking through all of them beats a hash set."""
 
@@ -95,21 +100,26 @@ def _draw(state, degree, count, replace, picks, seen):
 
 
 @njit(nogil=True, cache=True)
-def local_counts(ids, low, high, colptr, fanout, replace, counts):
-    """How many neighbours each id will get, for those in low..high-1; counts[i] of the others is left as it is.
+def look_up(ids, low, high, colptr, fanout, replace, begins, degrees, counts):
+    """Where the neighbours of each id begin, how many there are, and how many of them it will get.
 
-    Returns the sum over these. `colptr` is that of the own range: node v is at v - low.
+    Fills begins, degrees (int64) and counts for ids in low..high-1; begins[i] = -1 for the others, whose counts are left as
+    they are. `colptr` is that of the own range: node v is at v - low. Returns the sum of the counts filled in.
     """
     total = 0
     for i in range(len(ids)):
         v = ids[i]
         if low <= v < high:
+            begins[i] = colptr[v - low]
             degree = colptr[v - low + 1] - colptr[v - low]
+            degrees[i] = degree
             count = degree
             if fanout >= 0 and ((replace and degree > 0) or degree > fanout):
                 count = fanout
             counts[i] = count
             total += count
+        else:
+            begins[i] = -1
     return total
 
 
@@ -164,21 +174,47 @@ def remote_counts(ids, bounds, me, inbox, cursor, totals, counts):
     return total
 
 
+@njit(inline="always")
+def _fetch_ahead(i, ids, low, begins, degrees, counts, row, edge_id, original, replace):
+    # A destination's neighbours, edge ids and original id lie at random places: asking for them some turns ahead lets the
+    # waits for memory overlap.
+    if i < len(begins) and begins[i] >= 0 and counts[i] > 0:
+        prefetch(row, begins[i])
+        prefetch(edge_id, begins[i])
+        if replace or counts[i] < degrees[i]:
+            prefetch(original, np.int64(ids[i]) - low)
+
+
 @njit(nogil=True, cache=True)
-def answer(ids, low, colptr, row, edge_id, original, key, replace, counts, picks, seen, neighbours, edges, places):
+def answer(
+    ids,
+    low,
+    row,
+    edge_id,
+    original,
+    key,
+    replace,
+    begins,
+    degrees,
+    counts,
+    picks,
+    seen,
+    neighbours,
+    edges,
+    places,
+):
     """Draw for ids of the own range: `neighbours`, `edges` (original edge ids), `places` (in the CSC, if wanted)."""
     n = 0
     with_places = len(places) > 0
     for i in range(len(ids)):
+        _fetch_ahead(i + _AHEAD, ids, low, begins, degrees, counts, row, edge_id, original, replace)
         count = np.int64(counts[i])
         if count == 0:
             continue
-        v = ids[i] - low
-        begin = colptr[v]
-        degree = colptr[v + 1] - begin
+        begin, degree = begins[i], degrees[i]
         drawn = replace or count < degree
         if drawn:
-            _draw(key ^ _mix(np.uint64(original[v])), degree, count, replace, picks, seen)
+            _draw(key ^ _mix(np.uint64(original[ids[i] - low])), degree, count, replace, picks, seen)
         for q in range(count):
             place = begin + picks[q] if drawn else begin + q
             neighbours[n] = row[place]
@@ -236,12 +272,13 @@ def expand(
     first,
     bounds,
     me,
-    colptr,
     row,
     edge_id,
     original,
     key,
     replace,
+    begins,
+    degrees,
     counts,
     picks,
     seen,
@@ -261,7 +298,7 @@ def expand(
 
     Args:
         frontier: ids of destinations; `first` is the index in the batch of the first of them.
-        counts: neighbours of each, see `local_counts` and `remote_counts`.
+        begins, degrees, counts: see `look_up` and `remote_counts`.
         inbox, cursor, stride: answers of machine m begin at cursor[m]: neighbours, then (stride[m] further) edge ids, then
             (another stride[m]) places in the CSC, if wanted. `cursor` is used up.
         table, mask, nodes, num_nodes: the batch's nodes of the source type, see `_local_index`.
@@ -270,21 +307,19 @@ def expand(
     Returns:
         How many nodes of the source type there are now.
     """
-    low, high = bounds[me], bounds[me + 1]
+    low = bounds[me]
     with_places = len(out_place) > 0
     n = 0
     for i in range(len(frontier)):
+        _fetch_ahead(i + _AHEAD, frontier, low, begins, degrees, counts, row, edge_id, original, replace)
         count = np.int64(counts[i])
         if count == 0:
             continue
-        v = frontier[i]
-        if low <= v < high:
-            v -= low
-            begin = colptr[v]
-            degree = colptr[v + 1] - begin
+        if begins[i] >= 0:
+            begin, degree = begins[i], degrees[i]
             drawn = replace or count < degree
             if drawn:
-                _draw(key ^ _mix(np.uint64(original[v])), degree, count, replace, picks, seen)
+                _draw(key ^ _mix(np.uint64(original[frontier[i] - low])), degree, count, replace, picks, seen)
             for q in range(count):
                 place = begin + picks[q] if drawn else begin + q
                 index, num_nodes = _local_index(row[place], table, mask, nodes, num_nodes)
@@ -295,7 +330,7 @@ def expand(
                     out_place[n] = place
                 n += 1
         else:
-            owner = _owner(v, bounds)
+            owner = _owner(frontier[i], bounds)
             at = cursor[owner]
             for q in range(count):
                 index, num_nodes = _local_index(inbox[at + q], table, mask, nodes, num_nodes)

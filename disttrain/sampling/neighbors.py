@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 import torch
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSamplerInput
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+)
 
 from ..config import EdgeType
 from ..graph.graph import Graph
@@ -192,6 +199,14 @@ class DistNeighborSampler(BaseSampler):
             metadata=(index.input_id, index.time),
         )
 
+    def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
+        """Edges as seeds belong to link prediction, which there is no task for yet.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("DistNeighborSampler takes nodes as seeds (sample_from_nodes), not edges")
+
     def sample(self, node_type: str, seeds: np.ndarray, *, epoch: int, step: int) -> Subgraph:
         """Draw the neighbourhood of `seeds` (partition-order ids, distinct). A collective: every machine takes part.
 
@@ -240,20 +255,16 @@ class DistNeighborSampler(BaseSampler):
         inbox, asked = self._ask(hop, fanouts, keys, active, frontier)
         cursor = np.concatenate([[0], np.cumsum(asked.inbox_sizes)])[:-1].astype(np.int64)
         remote = [np.zeros(0, np.int64)] * len(active)
-        counts, totals = [], []
+        places, totals = [], []
         for at, relation in enumerate(active):
             ids = frontier[relation.dst]
-            low, high = self._range[relation.dst]
-            count = np.empty(len(ids), np.int32)
-            total = kernels.local_counts(
-                ids, low, high, relation.colptr, fanouts[relation.number], self.replace, count
-            )
+            begins, degrees, count, total = self._look_up(relation, ids, fanouts)
             remote[at] = np.zeros(self.route.num_machines, np.int64)
             if asked.any_for(relation.dst):
                 total += kernels.remote_counts(
                     ids, self._bounds[relation.dst], me, inbox, cursor, remote[at], count
                 )
-            counts.append(count)
+            places.append((begins, degrees, count))
             totals.append(total)
         for at, relation in enumerate(active):
             edge_type = self.edge_types[relation.number]
@@ -267,13 +278,12 @@ class DistNeighborSampler(BaseSampler):
                     begin[relation.dst],
                     self._bounds[relation.dst],
                     me,
-                    relation.colptr,
                     relation.row,
                     relation.edge_id,
                     self._original[relation.dst],
                     keys[relation.number],
-                    self.replace,
-                    counts[at],
+                    self._with_replacement(relation, fanouts),
+                    *places[at],
                     self._picks,
                     self._seen,
                     inbox,
@@ -292,6 +302,30 @@ class DistNeighborSampler(BaseSampler):
         for relation in self._relations:
             if fanouts[relation.number] == 0:
                 edges[self.edge_types[relation.number]].add(0, False)
+
+    def _with_replacement(self, relation: _Relation, fanouts: np.ndarray) -> bool:
+        """All neighbours (-1) are each taken once, with replacement or without."""
+        return self.replace and fanouts[relation.number] > 0
+
+    def _look_up(
+        self, relation: _Relation, ids: np.ndarray, fanouts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """Begins, degrees, counts of the own ones among `ids`, and the sum of these counts."""
+        low, high = self._range[relation.dst]
+        begins, degrees = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+        counts = np.empty(len(ids), np.int32)
+        total = kernels.look_up(
+            ids,
+            low,
+            high,
+            relation.colptr,
+            fanouts[relation.number],
+            self._with_replacement(relation, fanouts),
+            begins,
+            degrees,
+            counts,
+        )
+        return begins, degrees, counts, total
 
     def _ask(
         self,
@@ -341,34 +375,26 @@ class DistNeighborSampler(BaseSampler):
         """Draw what one other machine asks for."""
         ends = len(types) + np.cumsum(request[: len(types)], dtype=np.int64)
         ids = {t: request[end - request[at] : end] for at, (t, end) in enumerate(zip(types, ends, strict=True))}
-        num_counts = sum(len(ids[r.dst]) for r in active)
-        all_counts = np.empty(num_counts, self._dtype)
-        counts, totals, at = [], [], 0
-        for relation in active:
-            asked = ids[relation.dst]
-            low, high = self._range[relation.dst]
-            count = all_counts[at : at + len(asked)]
-            totals.append(
-                kernels.local_counts(asked, low, high, relation.colptr, fanouts[relation.number], self.replace, count)
-            )
-            counts.append(count)
-            at += len(asked)
+        found = [self._look_up(relation, ids[relation.dst], fanouts) for relation in active]
         fields = [3 if self.edge_types[r.number] in self.places_of else 2 for r in active]
-        answer = np.empty(num_counts + sum(f * n for f, n in zip(fields, totals, strict=True)), self._dtype)
-        answer[:num_counts] = all_counts
+        num_counts = sum(len(counts) for _, _, counts, _ in found)
+        length = num_counts + sum(f * total for f, (_, _, _, total) in zip(fields, found, strict=True))
+        answer = np.empty(length, self._dtype)
+        np.concatenate([counts for _, _, counts, _ in found], out=answer[:num_counts])
         at = num_counts
-        for relation, count, total, num_fields in zip(active, counts, totals, fields, strict=True):
+        for relation, (begins, degrees, counts, total), num_fields in zip(active, found, fields, strict=True):
             if total:
                 kernels.answer(
                     ids[relation.dst],
                     self._range[relation.dst][0],
-                    relation.colptr,
                     relation.row,
                     relation.edge_id,
                     self._original[relation.dst],
                     keys[relation.number],
-                    self.replace,
-                    count,
+                    self._with_replacement(relation, fanouts),
+                    begins,
+                    degrees,
+                    counts,
                     self._picks,
                     self._seen,
                     answer[at : at + total],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import product
 
 import numpy as np
 import pytest
@@ -139,12 +140,13 @@ def test_batches_equal_the_raw_graph(parts, fanout, replace):
 @pytest.mark.parametrize("fanout", FANOUTS)
 def test_one_machine_draws_the_same_from_any_number_of_parts(parts, straight, num_parts, fanout):
     options = dict(fanout=FANOUTS[fanout])
+    expected = straight(parts[1], **options)
     with World.start(device="cpu", timeout=30) as world:
-        assert _contents(world, parts[num_parts], **options) == straight(parts[1], **options)
+        assert _contents(world, parts[num_parts], **options) == expected
 
 
-def _draw_all(world: World, directory: str, fanout, replace: bool, seeds_of: int) -> list[dict]:
-    """Every rank draws the same batches, of seeds that `seeds_of` of the parts own (all: -1), so that one rank owns none."""
+def _draw_all(world: World, directory: str, seeds_of: int = -1) -> dict:
+    """Every rank draws the same batches by every rule, of seeds that `seeds_of` of the machines owns (-1: all)."""
     graph = open_parts(directory, world.machine, world.num_machines)
     original = np.asarray(graph.original_ids("paper"))
     place = np.argsort(original)
@@ -152,41 +154,38 @@ def _draw_all(world: World, directory: str, fanout, replace: bool, seeds_of: int
     bounds = graph.node_books["paper"].bounds
     if seeds_of >= 0:
         seeds = seeds[(place >= bounds[seeds_of]) & (place < bounds[seeds_of + 1])]
-    found = []
+    found = {}
     with world.exchange_groups(1) as groups:
         route = Route(world, groups[0] if groups else None)
-        sampler = DistNeighborSampler(
-            graph, fanout, route, replace=replace, run_seed=5, places_of=[("paper", "cites", "paper")]
-        )
-        for step in range(3):
-            chosen = seeds[step * 20 : step * 20 + 20]
-            drawn = sampler.sample("paper", place[chosen], epoch=1, step=step)
-            found.append(
-                {t: graph.original_ids(t)[ids].tolist() for t, ids in drawn.nodes.items()}
-                | {("index", e): index.tolist() for e, index in drawn.edge_index.items()}
-                | {("id", e): ids.tolist() for e, ids in drawn.edge_id.items()}
-                | {("counts", e): n for e, n in drawn.num_edges.items()}
-                | {"counts": drawn.num_nodes, "seeds": chosen.tolist()}
-            )
-        exchanges = 2 * len(sampler.fanouts) * 3
-        assert route.exchanges == (exchanges if world.num_machines > 1 else 0)
+        for (rule, fanout), replace in product(FANOUTS.items(), (False, True)):
+            places_of = [("paper", "cites", "paper")]
+            sampler = DistNeighborSampler(graph, fanout, route, replace=replace, run_seed=5, places_of=places_of)
+            before = route.exchanges
+            for step in range(3):
+                chosen = seeds[step * 20 : step * 20 + 20]
+                drawn = sampler.sample("paper", place[chosen], epoch=1, step=step)
+                found[rule, replace, step] = (
+                    {t: graph.original_ids(t)[ids].tolist() for t, ids in drawn.nodes.items()}
+                    | {("index", e): index.tolist() for e, index in drawn.edge_index.items()}
+                    | {("id", e): ids.tolist() for e, ids in drawn.edge_id.items()}
+                    | {("counts", e): n for e, n in drawn.num_edges.items()}
+                    | {"counts": drawn.num_nodes, "seeds": chosen.tolist()}
+                )
+            assert route.exchanges - before == (2 * 2 * 3 if world.num_machines > 1 else 0)
     return found
 
 
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanout", FANOUTS)
-def test_batches_are_bit_identical_however_the_graph_is_cut(parts, fanout, replace):
-    fanout = FANOUTS[fanout]
+@pytest.mark.parametrize(("num_parts", "machines"), [(2, 2), (3, 3), (8, 2)])
+def test_batches_are_bit_identical_however_the_graph_is_cut(parts, num_parts, machines):
     with World.start(device="cpu", timeout=30) as world:
-        expected = _draw_all(world, parts[1], fanout, replace, -1)
-    for num_parts, machines in [(2, 2), (3, 3), (8, 3)]:
-        for found in run_ranks(_draw_all, machines, parts[num_parts], fanout, replace, -1):
-            assert found == expected
+        expected = _draw_all(world, parts[1])
+    for found in run_ranks(_draw_all, machines, parts[num_parts]):
+        assert found == expected
 
 
 def test_a_machine_that_owns_no_seed_takes_part(parts):
-    found = run_ranks(_draw_all, 3, parts[3], (4, 3), False, 1)
-    assert found[0] == found[1] == found[2] and found[0][0]["seeds"]
+    found = run_ranks(_draw_all, 3, parts[3], 1)
+    assert found[0] == found[1] == found[2] and all(drawn["seeds"] for drawn in found[0].values())
 
 
 def test_the_hash_table_of_large_types_changes_nothing(parts, monkeypatch):
@@ -245,8 +244,9 @@ def test_loaders_are_made_again_left_early_and_resumed(parts, size):
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_any_number_of_workers_gives_the_same_batches(parts, straight, workers):
+    expected = straight(parts[1], fanout=(4, 3))
     with World.start(device="cpu", timeout=30) as world:
-        assert _contents(world, parts[2], fanout=(4, 3), workers=workers) == straight(parts[1], fanout=(4, 3))
+        assert _contents(world, parts[2], fanout=(4, 3), workers=workers) == expected
 
 
 def _fails_in_a_worker(world: World, directory: str) -> None:
