@@ -1,0 +1,58 @@
+"""Laying out downloads for PyG's classes."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from torch_geometric.data import Dataset
+from torch_geometric.datasets import DBLP, HGBDataset, Planetoid
+
+from examples.lay_out_data import CORA_FILES, DBLP_FILES, HGB_FILES, lay_out
+
+
+def raw_paths(dataset_class: type[Dataset], **attributes: str) -> list[Path]:
+    """Where a class of PyG looks, without constructing it."""
+    dataset = object.__new__(dataset_class)
+    for name, value in attributes.items():
+        setattr(dataset, name, value)
+    return [Path(path) for path in dataset.raw_paths]
+
+
+def test_files_land_where_pyg_looks(tmp_path: Path) -> None:
+    source, target = tmp_path / "downloads", tmp_path / "data"
+    (source / "some" / "cora").mkdir(parents=True)
+    (source / "dblp").mkdir()
+    with zipfile.ZipFile(source / "ACM.zip", "w") as archive:
+        for name in (*HGB_FILES, "meta.dat"):
+            archive.writestr(f"ACM/{name}", f"hgb {name}")
+    for name in CORA_FILES:
+        (source / "some" / "cora" / name).write_text(name)
+    for name in DBLP_FILES:
+        (source / "dblp" / name).write_text(name)
+
+    found = lay_out(source, target)
+    assert [name for name, folder in found.items() if folder is None] == ["hgb DBLP", "hgb IMDB"]
+    hgb = raw_paths(HGBDataset, root=str(target / "hgb"), name="acm")
+    assert [path.read_text() for path in hgb] == [f"hgb {path.name}" for path in hgb]
+    for path in raw_paths(DBLP, root=str(target / "dblp")):
+        assert path.read_text() == path.name
+    for path in raw_paths(Planetoid, root=str(target / "planetoid"), name="Cora", split="public"):
+        assert path.read_text() == path.name
+
+    hgb[0].write_text("mine")
+    assert lay_out(source, target) == found
+    assert hgb[0].read_text() == "mine", "what is there stays"
+
+
+def test_half_a_data_set_is_not_laid_out(tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / DBLP_FILES[0]).write_text("one of seven")
+    assert not any(lay_out(tmp_path / "downloads", tmp_path / "data").values())
+
+
+def test_the_real_cora_opens_without_downloading(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
+    lay_out(real_data("planetoid-cora"), tmp_path)
+    data = Planetoid(str(tmp_path / "planetoid"), "Cora")[0]
+    assert (data.num_nodes, data.num_edges) == (2708, 10556)  # type: ignore[union-attr]
