@@ -41,13 +41,13 @@ def summarise(array: np.ndarray) -> Summary:
 def _moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     width = _width(array)
     total, count = np.zeros(width), np.zeros(width)
-    for block in _blocks(array):
-        present = ~np.isnan(block)
-        total += block.sum(axis=0, dtype=np.float64, where=present)
-        count += present.sum(axis=0)
-    count = np.maximum(count, 1)
     # Infinite values make these infinite or NaN, which is what they are.
     with np.errstate(invalid="ignore", over="ignore"):
+        for block in _blocks(array):
+            present = ~np.isnan(block)
+            total += block.sum(axis=0, dtype=np.float64, where=present)
+            count += present.sum(axis=0)
+        count = np.maximum(count, 1)
         mean = total / count
         squares = np.zeros(width)
         for block in _blocks(array):

@@ -64,7 +64,7 @@ def test_adjacency_is_the_symmetric_weighted_sum():
     starts, neighbours, entries = adjacency(graph)
     found = sparse.csr_matrix((entries, neighbours, starts), shape=(total, total))
     assert len(neighbours) == expected.nnz
-    assert (found != expected).nnz == 0
+    assert np.array_equal(found.toarray(), expected.toarray())
 
 
 def test_rare_relations_weigh_more():

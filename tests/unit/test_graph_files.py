@@ -1,0 +1,353 @@
+"""Partition directories appear whole or not at all, and damage is found."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from disttrain.config import ExperimentError, Partition
+from disttrain.graph import landing as landing_module
+from disttrain.graph import partitioner
+from disttrain.graph.files import read_manifest, verify
+from disttrain.graph.fingerprint import check_matches, fingerprint, partition_directory
+from disttrain.graph.landing import AlreadyThereError, landing, remove_leftovers
+from tests.graphs import write_parts, zoo
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parts(zoo(), tmp_path_factory.mktemp("pristine") / "p", 3)
+
+
+@pytest.fixture
+def directory(pristine: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(pristine, tmp_path / "p"))
+
+
+def change(path: Path, **values: object) -> None:
+    """Rewrite an array with changed entries, and its checksum, so that only the invariants can tell."""
+    from disttrain.graph.files import digest_file
+
+    array = np.load(path)
+    for place, value in values.items():
+        array[int(place[1:])] = value
+    np.save(path, array)
+    root = next(parent for parent in path.parents if (parent / "manifest.json").exists())
+    manifest = json.loads((root / "manifest.json").read_text())
+    manifest["files"][str(path.relative_to(root))] = digest_file(path)
+    (root / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_sound_directory(directory: Path):
+    assert verify(directory) == []
+
+
+def test_a_truncated_file_is_found_when_reading(directory: Path):
+    path = directory / "edges/0/row.npy"
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(size - 1)
+    with pytest.raises(ExperimentError, match=rf"edges/0/row\.npy has {size - 1} bytes, expected {size}; remove"):
+        read_manifest(directory)
+    assert verify(directory) == [f"edges/0/row.npy has {size - 1} bytes, expected {size}"]
+
+
+def test_a_missing_file_is_found_when_reading(directory: Path):
+    (directory / "nodes/0/x.npy").unlink()
+    with pytest.raises(ExperimentError, match=r"nodes/0/x\.npy cannot be read \(No such file"):
+        read_manifest(directory)
+
+
+def test_one_flipped_bit_is_found_by_verify(directory: Path):
+    path = directory / "nodes/0/x.npy"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+    (problem,) = verify(directory)
+    assert problem.startswith("nodes/0/x.npy: its checksum differs")
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "problem"),
+    [
+        ("nodes/0/original_id.npy", {"_0": 5, "_1": 5}, "node type paper: original_id is no permutation"),
+        ("edges/0/colptr.npy", {"_1": 1400, "_2": 3}, "edge type paper,cites,paper: colptr descends"),
+        ("edges/0/colptr.npy", {"_211": 1499}, "colptr does not fit"),
+        ("edges/0/row.npy", {"_9": 211}, "a source is not among the 211 nodes of type paper"),
+        ("edges/0/row.npy", {"_9": -1}, "a source is not among"),
+        ("edges/0/edge_id.npy", {"_9": 1500}, "edge_id is no permutation"),
+        ("edges/0/src_degree.npy", {"_0": 77}, "src_degree does not count the sources"),
+    ],
+)
+def test_broken_invariants(directory: Path, file: str, values: dict[str, int], problem: str):
+    change(directory / file, **values)
+    assert any(problem in line for line in verify(directory))
+
+
+def test_bounds_and_attributes_are_checked(directory: Path):
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["node_types"][1]["bounds"][-1] += 1
+    manifest["node_types"][0]["attributes"]["y"]["dtype"] = "int32"
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    assert verify(directory) == [
+        "node type paper, attribute y: expected int32 [211], the file holds int64 [211]",
+        "node type author: its bounds do not divide 0 to 97 into the parts",
+    ]
+
+
+def test_manifests_that_cannot_be_read(directory: Path, tmp_path: Path):
+    with pytest.raises(ExperimentError, match="does not exist; make it with `disttrain partition`"):
+        read_manifest(tmp_path / "nowhere")
+    with pytest.raises(ExperimentError, match=r"has no manifest\.json, so it is no complete partition"):
+        read_manifest(tmp_path)
+    path = directory / "manifest.json"
+    text = path.read_text()
+    for torn in (text[: len(text) // 2], "", "[]", "{}", "\0" * 100):
+        path.write_text(torn)
+        with pytest.raises(ExperimentError, match="is damaged"):
+            read_manifest(directory)
+        with pytest.raises(ExperimentError, match="is damaged"):
+            verify(directory)
+    path.write_text(json.dumps({**json.loads(text), "format": 99}))
+    with pytest.raises(ExperimentError, match="is of format 99, this version reads format 1"):
+        read_manifest(directory)
+
+
+def test_what_an_experiment_asks_for(directory: Path):
+    manifest = read_manifest(directory)
+    data = manifest["fingerprint"]
+    check_matches(manifest, data, Partition(parts=3, method="random"), directory)
+    # Any number of parts does for `auto`.
+    check_matches(manifest, data, Partition(method="random"), directory)
+    with pytest.raises(ExperimentError, match="the data differ") as error:
+        check_matches(manifest, "0" * 32, Partition(parts=4, seed=1), directory)
+    for text in (
+        "parts is 4, it was made with 3",
+        "'metis', it was made with 'random'",
+        "seed is 1, it was made with 0",
+    ):
+        assert text in str(error.value)
+    assert str(directory) in str(error.value)
+
+
+def test_names_of_directories():
+    one = fingerprint("abc", Partition(), 2)
+    assert one == fingerprint("abc", Partition(parts=2, dir="x"), 2)
+    others = [
+        fingerprint("abd", Partition(), 2),
+        fingerprint("abc", Partition(), 3),
+        fingerprint("abc", Partition(seed=1), 2),
+    ]
+    assert len({one, *others}) == 4
+    assert partition_directory("data/partitions", "ogbn-mag", one) == f"data/partitions/ogbn-mag-{one[:12]}"
+    assert partition_directory("p", "../a b/c", one) == f"p/a-b-c-{one[:12]}"
+
+
+# A process that forks, and whose children die by SIGKILL at every moment of partitioning in turn.
+_KILLED = textwrap.dedent(
+    """
+    import os, signal, sys, warnings
+    warnings.simplefilter("ignore")
+    from disttrain.config import Partition
+    from disttrain.graph import files, landing, partitioner
+    from tests.graphs import zoo
+
+    target, data, events = sys.argv[1], zoo(), [0]
+
+    def die_at(moment):
+        events[0] += 1
+        if events[0] == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched(function, moment, after):
+        def call(*arguments, **options):
+            die_at(moment)
+            result = function(*arguments, **options)
+            if after:
+                die_at(moment)
+            return result
+        return call
+
+    def torn(blocks, moment):
+        for block in blocks:
+            yield block[: len(block) // 2]
+            die_at(moment)
+            yield block[len(block) // 2 :]
+
+    def partition(moment):
+        write = partitioner.write_array
+        partitioner.write_array = lambda path, dtype, shape, blocks: write(path, dtype, shape, torn(blocks, moment))
+        partitioner.write_manifest = watched(files.write_manifest, moment, True)
+        landing._make = watched(landing._make, moment, True)
+        files.os.replace = watched(os.replace, moment, True)
+        partitioner.partition(data, {}, {}, Partition(parts=2), 2, target, "f", lambda line: die_at(moment))
+
+    def run(moment):
+        child = os.fork()
+        if child == 0:
+            partition(moment)
+            os.write(counted, b"%d" % events[0])
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    # Compiled once, not in each child.
+    partitioner.partition(data, {}, {}, Partition(parts=2), 2, target + "-first", "f", lambda line: None)
+    answer, counted = os.pipe()
+    assert run(0) == 0
+    moments = int(os.read(answer, 100))
+    os.rename(target, target + "-undisturbed")
+    landed = 0
+    # The first and the last ones are each of a kind, between them file follows file.
+    for moment in sorted({*range(1, 6), *range(6, moments, 11), *range(moments - 7, moments + 1)}):
+        assert run(moment) == -signal.SIGKILL
+        # Complete, or not there at all.
+        if os.path.exists(target):
+            assert files.verify(target) == []
+            landed += 1
+            os.rename(target, f"{target}-killed-after-landing-{moment}")
+    assert run(0) == 0
+    assert files.verify(target) == []
+    print(moments, landed)
+    """
+)
+
+
+def test_killed_at_any_moment_nothing_torn_is_left(tmp_path: Path):
+    result = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(tmp_path / "p")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert result.returncode == 0, result.stderr
+    moments, landed = result.stdout.split()
+    # Each line of progress, each file, the manifest, the renaming.
+    assert int(moments) > 60
+    assert int(landed) == 2
+    # Leftovers of all but the last are gone: each run removed those of the one before.
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_leftovers_of_the_dead_are_removed_and_the_living_left_alone(tmp_path: Path):
+    with landing(tmp_path / "p", 0) as living:
+        (living / "half").write_text("x")
+        dead = tmp_path / "p.partial-elsewhere-1"
+        dead.mkdir()
+        (dead / ".lock").touch()
+        (dead / "half").write_text("x")
+        empty = tmp_path / "p.partial-elsewhere-2"
+        empty.mkdir()
+        other = tmp_path / "pp.partial-elsewhere-1"
+        other.mkdir()
+        assert remove_leftovers(tmp_path / "p") == [dead]
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, other.name])
+    assert (tmp_path / "p" / "half").read_text() == "x"
+    assert not (tmp_path / "p" / ".lock").exists()
+
+
+def test_the_second_of_two_writers_finds_the_first_ones(tmp_path: Path):
+    with ExitStack() as stack:
+        slow = stack.enter_context(landing(tmp_path / "p", 0))
+        with landing(tmp_path / "p", 0) as fast:
+            assert slow != fast
+            (fast / "a").write_text("fast")
+        (slow / "a").write_text("slow")
+        with pytest.raises(AlreadyThereError):
+            stack.close()
+    assert (tmp_path / "p" / "a").read_text() == "fast"
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_the_second_of_two_partitionings_takes_the_first_ones(tmp_path: Path):
+    target, lines = tmp_path / "p", []
+
+    def meanwhile(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 3:
+            write_parts(zoo(), target, 2)
+
+    manifest = partitioner.partition(
+        zoo(), {}, {}, Partition(parts=2, method="random"), 2, target, "test-2-random", meanwhile
+    )
+    assert lines[-1] == f"{target} is there already"
+    assert manifest == read_manifest(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError])
+def test_a_failure_leaves_nothing(failure: type[BaseException], tmp_path: Path):
+    def fail(line: str) -> None:
+        if line.startswith("writing edge type 3"):
+            raise failure
+
+    with pytest.raises(failure):
+        partitioner.partition(zoo(), {}, {}, Partition(parts=2), 2, tmp_path / "p", "f", fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_disk_full(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    calls = []
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 5:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(
+        ExperimentError, match=r"MB are free\. Make room, or name a directory elsewhere: partition\.dir"
+    ):
+        write_parts(zoo(), tmp_path / "p", 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_real_limit_on_file_size(tmp_path: Path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, before[1]))
+    try:
+        with pytest.raises(ExperimentError, match="a file may not grow more"):
+            write_parts(zoo(), tmp_path / "p", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_room_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import shutil
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(landing_module.shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 10_000, 10_000))
+    lines: list[str] = []
+    with pytest.raises(ExperimentError, match=r"take about 0\.1 MB, 0\.0 MB are free"):
+        partitioner.partition(zoo(), {}, {}, Partition(parts=2), 2, tmp_path / "p", "f", lines.append)
+    assert lines == []
+    assert list(tmp_path.iterdir()) == []
+    assert shutil is landing_module.shutil
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ExperimentError, match="cannot be made"):
+        write_parts(zoo(), tmp_path / "file" / "p", 2)
