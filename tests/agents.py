@@ -134,6 +134,7 @@ def run_machines(
     directory: Path | Sequence[Path],
     machines: int = 1,
     procs: int = 1,
+    max_restarts: int = 0,
     timeout: float = 150.0,
 ) -> list[Ended]:
     """`-m disttrain <program>` under one torchrun agent per machine, all on this one.
@@ -146,7 +147,7 @@ def run_machines(
     directories = [directory] * machines if isinstance(directory, Path) else directory
     port = free_port()
     commands = [
-        agent_command(list(map(str, programs[machine])), machine, machines, procs, port=port)
+        agent_command(list(map(str, programs[machine])), machine, machines, procs, port=port, max_restarts=max_restarts)
         for machine in range(machines)
     ]
     return run_all(commands, directories, timeout)
