@@ -4,10 +4,8 @@ The parameters and the mathematics are those of PyG's layers; no edge at all is 
 
     conv(x_src, x_dst, block, edge_type, batch)   ->  [N_dst, hidden]
 
-Those whose neighbour part is a sum with constant weights (`conv.linear`) say which, and take the sum instead, so that
-the layer can compute those of several relations together (see `neighbours.py`):
-
-    conv.finish(sum_neighbours(x_src, [conv.edges(block, edge_type, batch)]), x_dst, ...)
+Those whose neighbour part is a sum with constant weights (`conv.linear`) say which sum (`conv.edges`), and take it as
+`neighbours` where the layer has computed it already, with those of other relations (see `neighbours.py`).
 """
 
 from __future__ import annotations
@@ -78,10 +76,19 @@ class Sage(nn.Module):
         self.linear = aggr in ("mean", "sum")
         self.conv = SAGEConv((in_channels, in_channels), hidden, aggr=_aggregation(aggr), root_weight=False)  # pyright: ignore[reportArgumentType]
 
-    def forward(self, x_src: Tensor, x_dst: Tensor, block: Block, edge_type: EdgeType, batch: HeteroData) -> Tensor:
+    def forward(
+        self,
+        x_src: Tensor,
+        x_dst: Tensor,
+        block: Block,
+        edge_type: EdgeType,
+        batch: HeteroData,
+        neighbours: Tensor | None = None,
+    ) -> Tensor:
         if self.linear:
-            _, (neighbours,) = sum_neighbours(x_src, [self.edges(block, edge_type, batch)])
-            return self.finish(neighbours, x_dst, edge_type, batch)
+            if neighbours is None:
+                _, (neighbours,) = sum_neighbours(x_src, [self.edges(block, edge_type, batch)])
+            return self.conv.lin_l(neighbours)
         if self.aggr in ("max", "min"):
             sign = 1.0 if self.aggr == "max" else -1.0
             src, pointer = block.edge_index[edge_type][0], block.pointer(edge_type)
@@ -95,9 +102,6 @@ class Sage(nn.Module):
     def edges(self, block: Block, edge_type: EdgeType, batch: HeteroData) -> Edges:
         src, dst = block.edge_index[edge_type]
         return Edges(src, dst, block.pointer(edge_type), mean=self.aggr == "mean")
-
-    def finish(self, neighbours: Tensor, x_dst: Tensor, edge_type: EdgeType, batch: HeteroData) -> Tensor:
-        return self.conv.lin_l(neighbours)
 
 
 class Gat(nn.Module):
@@ -160,9 +164,21 @@ class Gcn(nn.Module):
         self.bias = nn.Parameter(torch.empty(hidden))
         zeros(self.bias)
 
-    def forward(self, x_src: Tensor, x_dst: Tensor, block: Block, edge_type: EdgeType, batch: HeteroData) -> Tensor:
-        _, (neighbours,) = sum_neighbours(x_src, [self.edges(block, edge_type, batch)])
-        return self.finish(neighbours, x_dst, edge_type, batch)
+    def forward(
+        self,
+        x_src: Tensor,
+        x_dst: Tensor,
+        block: Block,
+        edge_type: EdgeType,
+        batch: HeteroData,
+        neighbours: Tensor | None = None,
+    ) -> Tensor:
+        if neighbours is None:
+            _, (neighbours,) = sum_neighbours(x_src, [self.edges(block, edge_type, batch)])
+        if self.within_type:
+            degree = batch[edge_type].dst_degree[: x_dst.size(0)].float() + 1.0
+            neighbours = neighbours + x_dst / degree.unsqueeze(1).to(x_dst.dtype)
+        return self.lin(neighbours) + self.bias
 
     def edges(self, block: Block, edge_type: EdgeType, batch: HeteroData) -> Edges:
         src, dst = block.edge_index[edge_type]
@@ -174,9 +190,3 @@ class Gcn(nn.Module):
         at_src = (src_degree.float() + loop).clamp(min=1.0).rsqrt()
         at_dst = dst_degree / drawn * (dst_degree + loop).clamp(min=1.0).rsqrt()
         return Edges(src, dst, pointer, weight=at_src[src] * at_dst[dst])
-
-    def finish(self, neighbours: Tensor, x_dst: Tensor, edge_type: EdgeType, batch: HeteroData) -> Tensor:
-        if self.within_type:
-            degree = batch[edge_type].dst_degree[: x_dst.size(0)].float() + 1.0
-            neighbours = neighbours + x_dst / degree.unsqueeze(1).to(x_dst.dtype)
-        return self.lin(neighbours) + self.bias

@@ -104,11 +104,8 @@ class HeteroConvLayer(nn.Module):
         own, neighbours = self._sums(x, block, batch)
         messages: dict[str, list[Tensor]] = {t: [] for t in self.node_types}
         for edge_type, conv in self.by_relation.items():
-            x_dst = own[edge_type[2]]
-            if edge_type in neighbours and not isinstance(conv, Gat):
-                message = conv.finish(neighbours[edge_type], x_dst, edge_type, batch)
-            else:
-                message = conv(x[edge_type[0]], x_dst, block, edge_type, batch)
+            known = {"neighbours": neighbours[edge_type]} if edge_type in neighbours else {}
+            message = conv(x[edge_type[0]], own[edge_type[2]], block, edge_type, batch, **known)
             messages[edge_type[2]].append(message)
         return {t: self._update(t, messages[t], own[t], block) for t in self.node_types}
 
