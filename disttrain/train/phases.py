@@ -9,6 +9,9 @@ from contextlib import contextmanager
 
 import torch
 
+STEP_PHASES = ("wait_for_batch", "to_device", "forward", "backward", "optimizer")
+"""Of one training step; `backward` holds the all-reduce of the gradients."""
+
 
 class PhaseClock:
     """Adds up seconds per phase.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .evaluate import Evaluation
+from .phases import STEP_PHASES
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
-_STEP_PHASES = ("wait_for_batch", "to_device", "forward", "backward", "optimizer")
 _PHASES = ("partition", "load", "train", "evaluate", "checkpoint")
 
 
@@ -29,7 +29,7 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
     steps = max(1, trainer.steps_here)
     traffics = [getattr(loader, "traffic", None) for loader in trainer.loaders.values()]
     mine = {
-        "step_seconds": {phase: clock.seconds.get(phase, 0.0) / steps for phase in _STEP_PHASES},
+        "step_seconds": {phase: clock.seconds.get(phase, 0.0) / steps for phase in STEP_PHASES},
         "train": clock.seconds["train"],
         "rss": peak_rss_bytes(),
         "gpu": torch.cuda.max_memory_allocated(world.device) if world.device.type == "cuda" else 0,
@@ -53,7 +53,7 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
         "test": test.metrics if test else {},
         "num_evaluated": {"val": best["num_evaluated"], "test": test.num_evaluated if test else 0},
         "seconds": {phase: seconds.get(phase, 0.0) for phase in ("total", *_PHASES)},
-        "step_seconds": {phase: sum(r["step_seconds"][phase] for r in ranks) / len(ranks) for phase in _STEP_PHASES},
+        "step_seconds": {phase: sum(r["step_seconds"][phase] for r in ranks) / len(ranks) for phase in STEP_PHASES},
         "seeds_per_second": trainer.seeds_here / max(1e-9, max(rank["train"] for rank in ranks)),
         "bytes_exchanged": sent,
         "exchanges_per_batch": exchanges / batches if batches else 0.0,

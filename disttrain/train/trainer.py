@@ -27,7 +27,7 @@ from .evaluate import Evaluation, evaluate
 from .identity import check_identity, run_identity
 from .loaders import Loader, build_loaders
 from .optimizer import build_optimizer, optimizer_tensors, restore_optimizer
-from .phases import PhaseClock
+from .phases import STEP_PHASES, PhaseClock
 from .position import MeanLoss, Position
 from .precision import Precision, keep_fp32
 from .randomness import seed_step
@@ -75,6 +75,7 @@ class Trainer:
         seconds: Mapping[str, float] | None = None,
         fresh: bool = False,
     ) -> None:
+        self.started = time.perf_counter() - sum((seconds or {}).values())
         self.experiment, self.settings, self.world, self.task = experiment, experiment.train, world, task
         self.directory, self.fresh = Path(experiment.directory), fresh
         self.model = model.to(world.device)
@@ -88,7 +89,8 @@ class Trainer:
         self.clock = PhaseClock(world.device)
         self.clock.seconds.update(seconds or {})
         self.transfer = Transfer(world.device, self.clock)
-        self.loaders = loaders if loaders is not None else build_loaders(experiment, world, graph, task, model)
+        with self.clock.wall("load"):
+            self.loaders = loaders if loaders is not None else build_loaders(experiment, world, graph, task, model)
         if not self.loaders["train"].num_steps:
             raise ExperimentError("data.split leaves no training nodes: nothing to learn from")
         self.optimizer = build_optimizer(self.model, self.settings)
@@ -97,7 +99,7 @@ class Trainer:
         self.stop_request = StopRequest()
         self.steps_here, self.seeds_here = 0, 0
         self.unlogged: list[tuple[Tensor, int]] = []
-        self.logged_at = time.perf_counter()
+        self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
         self.saved: tuple[int, int] | None = None
         self.run: RunDirectory | None = None
         self.report: RunReport | None = None
@@ -111,7 +113,6 @@ class Trainer:
             FloatingPointError: the loss is not finite.
             PeerError: another rank failed or did not answer.
         """
-        self.started = time.perf_counter()
         try:
             self.run = open_run_directory(self.world, self.directory, self.fresh)
             with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress, self.stop_request:
@@ -248,6 +249,7 @@ class Trainer:
             ])  # fmt: skip
             total, num_seeds, num_bad, stop = world.sum(sums, self._what("training")).tolist()
             self.clock.collect()
+            phases = {phase: self.clock.seconds[phase] for phase in STEP_PHASES}
             mean_running_statistics(self.model, world)
         if num_bad:
             self._check_loss(finite)
@@ -258,10 +260,13 @@ class Trainer:
         self.clock.seconds["train"] += now - self.logged_at
         self.logged_at = now
         loss = total / max(1.0, num_seeds)
+        per_step = {phase: (phases[phase] - self.logged_phases[phase]) / steps for phase in STEP_PHASES}
+        self.logged_phases = phases
         scale = {"scale": self.precision.scaler.get_scale()} if self.precision.scaler.is_enabled() else {}
         self._write(
-            "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=steps, **scale
-        )
+            "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=steps,
+            step_seconds=per_step, **scale,
+        )  # fmt: skip
         self.progress.steps(position.epoch_step, loss, rate)
         if stop:
             self._stop()

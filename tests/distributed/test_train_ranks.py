@@ -1,0 +1,305 @@
+"""The trainer on several ranks, with batches that never were a graph: exact means, exact resume, agreement."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from disttrain.config import ExperimentError
+from disttrain.train.stop import Interrupted
+from disttrain.world import World
+from tests.ranks import RankFailed, run_ranks
+from tests.training import RowLoader, RowModel, events, row_trainer, weights
+
+
+def train(world: World, run_dir: str, settings: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    trainer = row_trainer(world, run_dir, **settings)
+    model = trainer.model
+    summary = trainer.train()
+    return weights(model), summary
+
+
+class Killed(Exception):
+    pass
+
+
+def train_and_resume(world: World, run_dir: str) -> list[dict[str, Tensor]]:
+    """Undisturbed; then interrupted after each of some steps and resumed. All weights."""
+    settings = {"checkpoint": {"every_steps": 2}, "epochs": 2}
+    found = [train(world, f"{run_dir}/straight", settings)[0]]
+    for killed_after in (3, 5, 8):
+        trainer = row_trainer(world, f"{run_dir}/{killed_after}", **settings)
+        step = trainer._train_step
+
+        def mortal(batch: Any, trainer: Any = trainer, step: Any = step, killed_after: int = killed_after) -> None:
+            if trainer.position.step == killed_after:
+                raise Killed
+            step(batch)
+
+        trainer._train_step = mortal
+        with pytest.raises(Killed):
+            trainer.train()
+        found.append(train(world, f"{run_dir}/{killed_after}", settings)[0])
+    return found
+
+
+def compare_worlds(world: World, run_dir: str) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+    """No dropout, uneven ranks (the last one has single rows, and an empty batch at the end of each epoch)."""
+    settings = {"dropout": 0.0, "grad_clip": 0.3, "log_every": 2, "fp32_layers": []}
+    found, summary = train(world, run_dir, settings)
+    auroc = evaluate_alone(world)
+    return found, summary, auroc
+
+
+def evaluate_alone(world: World) -> dict[str, Any]:
+    """All metrics of a model over rows of which the last rank has few."""
+    from disttrain.train.evaluate import evaluate
+    from disttrain.train.phases import PhaseClock
+    from disttrain.train.precision import Precision
+    from disttrain.train.transfer import Transfer
+    from tests.training import task
+
+    torch.manual_seed(1)
+    clock = PhaseClock(world.device)
+    whole = task("accuracy", "micro_f1", "macro_f1", "auroc", "average_precision")
+    found = evaluate(
+        RowModel(),
+        whole,
+        RowLoader(world, 51, 10),
+        Transfer(world.device, clock),
+        Precision("fp32", world.device),
+        world,
+    )
+    return {**found.metrics, "num_evaluated": found.num_evaluated}
+
+
+@pytest.mark.parametrize("session", ["two", "three"])
+def test_several_ranks_train_as_one_does(session: str, one: Path, request: pytest.FixtureRequest):
+    """The gradient is the mean over the global batch, whatever the share of each rank; metrics are of all seeds."""
+    single, summary, metrics = pickle.loads((one / "results").read_bytes())
+    run_dir, results = request.getfixturevalue(session)
+    for rank in results:
+        found, other, other_metrics = rank["compare_worlds"]
+        for name, tensor in single.items():
+            assert torch.allclose(found[name], tensor, atol=1e-5), name
+            assert torch.equal(found[name], results[0]["compare_worlds"][0][name]), name
+        assert other["num_evaluated"] == summary["num_evaluated"] == {"val": 17, "test": 13}
+        assert other["val"] == pytest.approx(summary["val"], abs=1e-5)
+        assert other_metrics == pytest.approx(metrics, abs=1e-7)
+        assert other_metrics["num_evaluated"] == 51
+        assert len(other["peak_rss_bytes"]) == len(results)
+    losses = [[e["loss"] for e in events(path) if "loss" in e] for path in (one, run_dir / "compare_worlds")]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_resuming_is_exact_on_three_ranks(three: Session):
+    """Three, because there the order of summation depends on how gradients lie in DDP's buckets."""
+    for rank in three[1]:
+        straight, *resumed = rank["train_and_resume"]
+        for found in resumed:
+            for name, tensor in straight.items():
+                assert torch.equal(found[name], tensor), name
+
+
+def mixed_precision(world: World, run_dir: str) -> dict[str, Tensor]:
+    """fp16 whose gradients overflow on one rank only, in one step."""
+
+    class Overflowing(RowModel):
+        def forward(self, batch: Any) -> Tensor:
+            bad = self.training and batch.step == 1 and world.rank == 1
+            return super().forward(batch) * (float("inf") if bad else 1.0)
+
+    torch.manual_seed(0)
+    model = Overflowing()
+    _, summary = train(world, run_dir, {"precision": "fp16", "model": model, "log_every": 1, "fp32_layers": ["inputs"]})
+    assert summary["steps"] == 15
+    return weights(model)
+
+
+def test_all_ranks_skip_the_same_fp16_steps(two: Session):
+    run_dir, ranks = two
+    first, second = (rank["mixed_precision"] for rank in ranks)
+    for name, tensor in first.items():
+        assert torch.isfinite(tensor).all()
+        assert torch.equal(second[name], tensor)
+    assert [e["scale"] for e in events(run_dir / "mixed_precision") if "scale" in e][:3] == [65536.0, 32768.0, 32768.0]
+
+
+def stop_one(world: World, run_dir: str) -> tuple[int, str]:
+    """Only rank 1 is told to stop."""
+    trainer = row_trainer(world, run_dir, log_every=4)
+    step = trainer._train_step
+
+    def signalled(batch: Any) -> None:
+        if trainer.position.step == 5 and world.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(batch)
+
+    trainer._train_step = signalled
+    with pytest.raises(Interrupted) as raised:
+        trainer.train()
+    return trainer.position.step, str(raised.value)
+
+
+def test_all_ranks_stop_at_the_same_step(two: Session):
+    run_dir, ranks = two
+    for step, text in (rank["stop_one"] for rank in ranks):
+        assert step == 8
+        assert "SIGTERM after step 8" in text
+    assert (run_dir / "stop_one" / "checkpoints" / "step-0000000008" / "manifest.json").exists()
+
+
+def nan_on_one(world: World, run_dir: str) -> str:
+    class Broken(RowModel):
+        def forward(self, batch: Any) -> Tensor:
+            bad = self.training and batch.step == 3 and world.rank == 1
+            return super().forward(batch) * (float("nan") if bad else 1.0)
+
+    with pytest.raises(FloatingPointError) as raised:
+        row_trainer(world, run_dir, model=Broken()).train()
+    return str(raised.value)
+
+
+def test_a_nan_names_the_rank_and_the_step(two: Session):
+    for text in (rank["nan_on_one"] for rank in two[1]):
+        # In step 4 it is everywhere; the first one counts.
+        assert "first on rank 1 on " in text
+        assert "in step 3 (epoch 1)" in text
+
+
+def raise_on_one(world: World, run_dir: str) -> None:
+    class Broken(RowModel):
+        def forward(self, batch: Any) -> Tensor:
+            if self.training and batch.step == 3 and world.rank == 1:
+                raise KeyError("a mistake in the user's model")
+            return super().forward(batch)
+
+    row_trainer(world, run_dir, model=Broken()).train()
+
+
+def test_a_rank_that_raises_ends_them_all(tmp_path: Path):
+    with pytest.raises(RankFailed) as raised:
+        run_ranks(raise_on_one, 2, str(tmp_path), timeout=20.0)
+    assert (raised.value.rank, raised.value.kind) == (1, "KeyError")
+
+
+def survivor(world: World, run_dir: str) -> str:
+    """What rank 0 says when rank 1 is gone."""
+
+    class Broken(RowModel):
+        def forward(self, batch: Any) -> Tensor:
+            if self.training and batch.step == 3 and world.rank == 1:
+                os._exit(0)
+            return super().forward(batch)
+
+    try:
+        row_trainer(world, run_dir, model=Broken()).train()
+    except Exception as error:
+        Path(run_dir, "said").write_text(f"{type(error).__name__} {error}")
+        os._exit(0)
+    return ""
+
+
+def test_a_rank_that_vanishes_is_named(tmp_path: Path):
+    import multiprocessing as mp
+
+    from tests.ranks import _free_port, _rank
+
+    context, port = mp.get_context("spawn"), _free_port()
+    results = context.Queue()
+    ranks = [
+        context.Process(target=_rank, args=(survivor, rank, 2, 2, port, 20.0, (str(tmp_path),), results))
+        for rank in range(2)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+        assert process.exitcode == 0
+    said = (tmp_path / "said").read_text()
+    assert said.startswith("PeerError rank 0 on ")
+    assert "waited for rank 1 in adding up gradients (epoch 1, step 3 of it)" in said
+
+
+def refuse(world: World, run_dir: str) -> str:
+    row_trainer(world, run_dir, epochs=1).train()
+    with pytest.raises(ExperimentError) as raised:
+        row_trainer(world, run_dir, epochs=2, lr=0.1).train()
+    return str(raised.value)
+
+
+def test_a_refused_resume_is_said_once(two: Session):
+    first, second = (rank["refuse"] for rank in two[1])
+    assert first == second
+    assert "train.lr: 0.005 in the checkpoint, 0.1 now" in first
+    assert "rank" not in first
+
+
+def separate_disks(world: World, run_dir: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Each machine has a run directory of its own, and after the restart rank 0 is on the other one."""
+
+    def run(disks: str, killed_after: int | None, disk: int) -> dict[str, Tensor]:
+        trainer = row_trainer(world, f"{run_dir}/{disks}/{disk}", checkpoint={"every_steps": 2})
+        model, step = trainer.model, trainer._train_step
+
+        def mortal(batch: Any) -> None:
+            if trainer.position.step == killed_after:
+                raise Killed
+            step(batch)
+
+        trainer._train_step = mortal
+        try:
+            trainer.train()
+        except Killed:
+            pass
+        return weights(model)
+
+    straight = run("straight", None, world.rank)
+    run("killed", 7, world.rank)
+    assert not Path(run_dir, "killed", "1").exists()
+    return straight, run("killed", None, 1 - world.rank)
+
+
+def test_a_checkpoint_on_another_machines_disk_is_found(two: Session):
+    run_dir, ranks = two
+    for straight, resumed in (rank["separate_disks"] for rank in ranks):
+        assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items())
+    assert events(run_dir / "separate_disks" / "killed" / "1")[0]["event"] == "resume"
+
+
+def in_turn(world: World, run_dir: str, names: list[str]) -> dict[str, Any]:
+    return {name: globals()[name](world, f"{run_dir}/{name}") for name in names}
+
+
+# Starting ranks costs seconds: those that survive their scenarios go through all of them.
+Session = tuple[Path, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a single rank, with its results."""
+    run_dir = tmp_path_factory.mktemp("one")
+    with World.start(device="cpu", threads=1) as world:
+        results = compare_worlds(world, str(run_dir))
+    (run_dir / "results").write_bytes(pickle.dumps(results))
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    run_dir = tmp_path_factory.mktemp("two")
+    names = ["compare_worlds", "mixed_precision", "stop_one", "nan_on_one", "refuse", "separate_disks"]
+    return run_dir, run_ranks(in_turn, 2, str(run_dir), names)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    run_dir = tmp_path_factory.mktemp("three")
+    return run_dir, run_ranks(in_turn, 3, str(run_dir), ["compare_worlds", "train_and_resume"])
