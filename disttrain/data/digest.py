@@ -48,4 +48,4 @@ def add_tensors(digest: hashlib.blake2b, data: HeteroData) -> None:
                 digest.update(f"\n{where} {value}\n".encode())
                 continue
             digest.update(f"\n{where} {value.dtype} {tuple(value.shape)}\n".encode())
-            digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import torch_geometric.datasets
-from torch_geometric.data import Data, Dataset, HeteroData
+from torch_geometric.data import Dataset
 from torch_geometric.io import fs
 
 from ..config import ExperimentError, PygData
@@ -29,8 +29,8 @@ class _Probe(Exception):
         self.raw_paths = raw_paths
 
 
-def read_pyg(data: PygData) -> Data | HeteroData:
-    """Construct the data set (which downloads and processes it where needed) and return its one graph.
+def read_pyg(data: PygData) -> Any:
+    """Construct the data set (which downloads and processes it where needed) and return its one `Data` or `HeteroData`.
 
     Raises:
         ExperimentError: if the class or an argument does not exist, the download fails, or it holds several graphs.

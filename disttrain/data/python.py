@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from torch_geometric.data import Data, HeteroData
+from typing import Any
 
 from ..config import ExperimentError, PythonData
 from .arguments import check_arguments
 from .dotted import import_dotted
 
 
-def call_function(data: PythonData) -> Data | HeteroData:
+def call_function(data: PythonData) -> Any:
     """Call `data.function` with `data.args`.
 
+    What it returns is checked by `conform`.
+
     Raises:
-        ExperimentError: if it does not exist, does not take the arguments, or returns no graph. What it raises itself
-            propagates, with its traceback.
+        ExperimentError: if it does not exist or does not take the arguments. What it raises itself propagates, with its
+            traceback.
     """
     function = import_dotted(data.function, "data.function")
     if not callable(function):

@@ -52,10 +52,9 @@ def set_masks(store: NodeStorage, masks: tuple[np.ndarray, ...], labelled: np.nd
 
 def has_label(labels: np.ndarray) -> np.ndarray:
     """Which rows have a label, bool [num_nodes]: one that is NaN or negative, in any of its columns, is none."""
-    absent = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, dtype=bool)
-    if labels.dtype.kind != "b":
-        absent |= labels < 0
-    return ~absent.reshape(len(labels), -1).any(axis=1)
+    # what is not a number is not at least 0 either
+    present = np.ones(labels.shape, dtype=bool) if labels.dtype.kind == "b" else np.greater_equal(labels, 0)
+    return np.asarray(present.all(axis=tuple(range(1, labels.ndim))))
 
 
 def _published(store: NodeStorage, node_type: str, split: SplitByMasks, labelled: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -88,7 +87,7 @@ def _published(store: NodeStorage, node_type: str, split: SplitByMasks, labelled
 
 def _one_mask(store: NodeStorage, name: str, node_type: str, column: int | None) -> np.ndarray:
     if name not in store:
-        return np.zeros(store.num_nodes, dtype=bool)
+        return np.zeros(int(store.num_nodes or 0), dtype=bool)
     mask: Tensor = store[name].bool()
     if mask.dim() == 1:
         return mask.numpy()

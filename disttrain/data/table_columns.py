@@ -19,8 +19,9 @@ ROW = "__row__"
 
 def connect() -> duckdb.DuckDBPyConnection:
     """A DuckDB in memory that counts time in UTC and fetches nothing from elsewhere."""
-    config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-    database = duckdb.connect(":memory:", config=config)
+    database = duckdb.connect(
+        ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    )
     database.execute("SET TimeZone = 'UTC'")
     return database
 

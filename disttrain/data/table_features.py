@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from ..config import TableFeatures
 from .table_columns import Table, quoted
@@ -63,12 +64,23 @@ def read_features(table: Table, features: TableFeatures, fit: np.ndarray) -> Fea
         x[:, position] = values
     categories, codes = {}, np.zeros((len(fit), len(features.categorical)), dtype=np.int64)
     for position, column in enumerate(features.categorical):
-        values = table.arrow(f"CAST({quoted(column)} AS VARCHAR)").combine_chunks()
-        known = pc.drop_null(pc.unique(pc.filter(values, fit)))
-        known = pc.take(known, pc.sort_indices(known))
-        codes[:, position] = pc.fill_null(pc.add(pc.index_in(values, value_set=known), 1), 0).to_numpy()
-        categories[column] = known.to_pylist()
+        found, categories[column] = codes_of(table.arrow(f"CAST({quoted(column)} AS VARCHAR)"), fit)
+        codes[:, position] = found + 1
     return Features(x, [name for name, _ in blocks], codes, categories)
+
+
+def codes_of(values: pa.ChunkedArray, fit: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+    """Codes of a column's values, int64 [num_rows], and the value of each code.
+
+    The values that occur in the rows of `fit`, sorted, are 0, 1, ...; others and missing ones are -1.
+    """
+    encoded = values.combine_chunks().dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    known = sorted(np.unique(index[fit & (index >= 0)]).tolist(), key=lambda position: distinct[position])
+    code = np.full(len(distinct) + 1, -1, dtype=np.int64)  # the last one is where index -1 leads
+    code[known] = np.arange(len(known))
+    return code[index], [distinct[position] for position in known]
 
 
 def standardised(values: np.ndarray, fit: np.ndarray) -> np.ndarray:

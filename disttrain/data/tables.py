@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch_geometric.data import HeteroData
 
@@ -29,7 +28,7 @@ from .nearest import nearest
 from .split import by_names, by_ratio, by_time, moment, set_masks
 from .table_columns import Table, connect, quoted
 from .table_edges import Relation, index_keys, key_column
-from .table_features import Features, columns_of, read_features
+from .table_features import Features, codes_of, columns_of, read_features
 from .table_files import table_files, tables_of
 
 __all__ = ["read_tables", "table_files"]
@@ -160,17 +159,13 @@ def _labels(table: Table, settings: NodeTable) -> tuple[np.ndarray, list[str]]:
                 "integers, booleans or text (compute one in `columns`, for instance by a threshold)"
             )
         column = f"CAST({column} AS BIGINT)"
-    values = table.arrow(column).combine_chunks()
-    classes = pc.drop_null(pc.unique(values))
-    classes = pc.take(
-        classes, pc.sort_indices(classes.cast(pa.int8()) if pa.types.is_boolean(classes.type) else classes)
-    )
-    y = pc.fill_null(pc.index_in(values, value_set=classes), -1).to_numpy().astype(np.int64)
+    values = table.arrow(column)
+    y, classes = codes_of(values, np.ones(len(values), dtype=bool))
     if len(classes) < 2:
         raise ExperimentError(
-            f'data.{table.place}.label: "{settings.label}" must have at least two classes, it has {classes.to_pylist()}'
+            f'data.{table.place}.label: "{settings.label}" must have at least two classes, it has {classes}'
         )
-    return y, [str(name).lower() if isinstance(name, bool) else str(name) for name in classes.to_pylist()]
+    return y, [str(name).lower() if isinstance(name, bool) else str(name) for name in classes]
 
 
 def _masks(table: Table, data: TablesData, labels: np.ndarray) -> tuple[np.ndarray, ...]:
