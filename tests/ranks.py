@@ -63,7 +63,9 @@ def run_ranks(
     Raises:
         RankFailed: the first rank that raised, with its traceback.
     """
-    context = mp.get_context("spawn")
+    # Ranks are forked from a server that has imported what takes long (and has no threads yet).
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["disttrain.train.job", "disttrain.sampling", "torchmetrics"])
     results = context.Queue()
     port = _free_port()
     processes = [
