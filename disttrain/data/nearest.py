@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+
+from ..config_check import nearest as closest
 
 
 def nearest(name: str, valid: Iterable[str], limit: int = 12) -> str:
-    """End of a message about an unknown name: the nearest valid one, or all of them where there are few.
+    """End of a message about an unknown name: the nearest valid one, or all of them where none is near.
 
     Examples:
         `nearest("flihgt", ["flight", "plane"])` is `'; did you mean "flight"?'`
     """
     names = list(valid)
-    lowered = {candidate.lower(): candidate for candidate in names}
-    close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    if close:
-        return f'; did you mean "{lowered[close[0]]}"?'
+    if close := closest(name, names):
+        return f'; did you mean "{close}"?'
     if not names:
         return "; there are none"
-    shown = ", ".join(names[:limit])
-    return f"; there are: {shown}" + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"; there are: {', '.join(names[:limit])}{more}"
