@@ -1,7 +1,8 @@
-"""The world: which rank this is, on which machine and device, and everything that ranks say to each other about control.
+"""The world: which rank this is, on which machine and device, and all that ranks say to each other about control.
 
-This is the only module that reads torchrun's environment. One process without torchrun is a world of size one: the same
-code runs, over a store in its own memory. Bulk data (neighbours, features, gradients) does not pass through here.
+Only this module, and `environment.py` before torch is there, read torchrun's environment. One process without
+torchrun is a world of size one: the same code runs, over a store in its own memory. Bulk data (neighbours, features,
+gradients) does not pass through here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from .config import ExperimentError
@@ -49,7 +51,7 @@ class World:
     device: torch.device
     timeout: float
     """Seconds that one rank waits for another."""
-    _store: dist.Store
+    _store: Store
     _control: dist.ProcessGroup
     _free: list[dist.ProcessGroup] = field(default_factory=list)
     _turns: dict[str, int] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class World:
         Args:
             device: "auto" (the GPU of the local rank where there are GPUs), "cpu" or "cuda".
             timeout: seconds that one rank waits for another before it gives up with a `PeerError`.
-            threads: compute threads of this rank; None: OMP_NUM_THREADS, else the cores shared out among the machine's ranks.
+            threads: compute threads of this rank; None: OMP_NUM_THREADS, else its share of the machine's cores.
 
         Raises:
             ExperimentError: "cuda" where there is none, or machines with unequal numbers of ranks.
@@ -84,11 +86,11 @@ class World:
             if launched:
                 store, rank, size = next(iter(rendezvous("env://", timeout=limit)))
             else:
-                store, rank, size = dist.HashStore(), 0, 1
+                store, rank, size = dist.HashStore(), 0, 1  # pyright: ignore[reportPrivateImportUsage]
             store.set_timeout(limit)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if here.type == "cuda" else "gloo",
-                store=dist.PrefixStore("groups", store),
+                store=PrefixStore("groups", store),
                 rank=rank,
                 world_size=size,
                 timeout=limit,
@@ -99,7 +101,7 @@ class World:
             raise PeerError(
                 f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} could not reach all of the "
                 f"{os.environ.get('WORLD_SIZE', 1)} ranks within {timeout:g} s: {_first_line(error)}. Do all machines "
-                "reach each other's addresses? (GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose the network interface.)"
+                "reach each other? (GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose the network interface.)"
             ) from error
         assert isinstance(control, dist.ProcessGroup)
         world = World(
@@ -112,7 +114,7 @@ class World:
             host=socket.gethostname(),
             device=here,
             timeout=timeout,
-            _store=dist.PrefixStore("control", store),
+            _store=PrefixStore("control", store),
             _control=control,
         )
         left_well = False
@@ -201,8 +203,9 @@ class World:
     def lead(self, work: Callable[[], T], what: str, per_machine: bool = False) -> T:
         """Rank 0 (or local rank 0 of each machine) runs `work`; all ranks get its result (anything that pickles).
 
-        The others wait for as long as the worker shows that it is alive (a beat each second from a thread of its own, so
-        `work` must not hold the GIL for longer than `timeout` at a stretch); silence for `timeout` seconds ends the wait.
+        The others wait for as long as the worker shows that it is alive: a beat each second from a thread of its own,
+        so `work` must not hold the GIL for longer than `timeout` at a stretch. Silence for `timeout` seconds ends the
+        wait.
 
         Raises:
             ExperimentError: `work` refused its input; on every rank.
@@ -242,26 +245,29 @@ class World:
         finally:
             finished.set()
             pulse.join()
-            self._store.set(f"{key}/outcome", pickle.dumps(outcome))  # pyright: ignore[reportPossiblyUnbound]
+            self._store.set(f"{key}/outcome", pickle.dumps(outcome))  # pyright: ignore
         return result
 
     def _await(self, key: str, worker: int, what: str) -> Any:
-        last_beat, heard = b"", time.monotonic()
+        last_beat, started = b"", time.monotonic()
+        heard = started
         while True:
             try:
-                self._store.wait([f"{key}/outcome"], timedelta(seconds=_POLL_SECONDS))
-                break
-            except dist.DistStoreError as error:
-                if "timeout" not in str(error).lower():
-                    raise self.explain(error, what) from error
+                if self._store.check([f"{key}/outcome"]):
+                    break
+                if self._store.check([f"{key}/beat"]):
+                    beat = self._store.get(f"{key}/beat")
+                    if beat != last_beat:
+                        last_beat, heard = beat, time.monotonic()
             except RuntimeError as error:
                 raise PeerError(f"{self}: rank {worker} was lost in {what}: {_first_line(error)}") from error
-            if self._store.check([f"{key}/beat"]):
-                beat = self._store.get(f"{key}/beat")
-                if beat != last_beat:
-                    last_beat, heard = beat, time.monotonic()
-            if time.monotonic() - heard > self.timeout:
-                raise PeerError(f"{self} waited for rank {worker} in {what}, which has been silent for {self.timeout:g} s")
+            now = time.monotonic()
+            if now - heard > self.timeout:
+                raise PeerError(
+                    f"{self} waited for rank {worker} in {what}, which has been silent for {self.timeout:g} s"
+                )
+            # Not store.wait: each time that it runs out, torch writes a warning. At most a tenth of the wait is lost.
+            time.sleep(min(_POLL_SECONDS, max(0.005, (now - started) / 10)))
         state, value = pickle.loads(self._store.get(f"{key}/outcome"))
         if state == "refused":
             raise ExperimentError(value)
@@ -329,8 +335,8 @@ class World:
                 silent = [rank for rank in silent if not self._store.check([f"stuck/{rank}"])]
         except (RuntimeError, dist.DistError):
             return PeerError(
-                f"{self}: {what} failed, and the store that rank 0 holds does not answer: rank 0 or its machine is gone "
-                f"({_first_line(error)})"
+                f"{self}: {what} failed, and the store that rank 0 holds does not answer: rank 0 or its machine is "
+                f"gone ({_first_line(error)})"
             )
         whom = f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}" if silent else "the other ranks"
         return PeerError(f"{self} waited for {whom} in {what}, at most {self.timeout:g} s: {_first_line(error)}")
@@ -358,8 +364,8 @@ def _choose_device(device: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise ExperimentError(
-            f"local rank {local_rank} on {socket.gethostname()} has no GPU of its own ({torch.cuda.device_count()} found); "
-            "start at most one rank per GPU, or set train.device=cpu"
+            f"local rank {local_rank} on {socket.gethostname()} has no GPU of its own ({torch.cuda.device_count()} "
+            "found); start at most one rank per GPU, or set train.device=cpu"
         )
     return torch.device("cuda", local_rank)
 
