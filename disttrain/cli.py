@@ -18,6 +18,7 @@ from . import __version__
 from .config import Experiment, ExperimentError, Train
 from .config_check import nearest
 from .config_file import plain, read_experiment
+from .config_ignored import ignored_settings
 from .config_yaml import dump_yaml
 from .environment import started_by_torchrun
 from .refusal import Leave, refuse_differences, say_once
@@ -176,6 +177,9 @@ def _joined(arguments: argparse.Namespace) -> Iterator[tuple[World, Experiment]]
         try:
             agreed = world.together(given, "reading the experiment")
             refuse_differences(agreed, world)
+            if world.is_lead:
+                for line in ignored_settings(agreed):
+                    print(f"disttrain: warning: {line}", file=sys.stderr, flush=True)
             yield world, agreed
         except ExperimentError as error:
             say_once(str(error), world)

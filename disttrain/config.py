@@ -269,6 +269,9 @@ class Partition(Section):
 
 
 # --- task, model ----------------------------------------------------------------------------------------------------
+Metric = Literal["accuracy", "micro_f1", "macro_f1", "auroc", "average_precision"]
+
+
 class NodeClassification(Section):
     kind: Literal["node_classification"]
     node_type: str | None = None
@@ -276,7 +279,7 @@ class NodeClassification(Section):
     label: str = "y"
     multilabel: bool | Literal["auto"] = "auto"
     """`auto`: a label of shape [num_nodes, num_labels] is multi-label, one of shape [num_nodes] is single-label."""
-    metrics: tuple[Literal["accuracy", "micro_f1", "macro_f1", "auroc", "average_precision"], ...] = (
+    metrics: tuple[Metric, ...] = (
         "accuracy",
         "micro_f1",
         "macro_f1",

@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from .config import Experiment, ExperimentError, fanout_conflicts
-from .config_check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, shown
+from .config import Experiment, ExperimentError, Metric, NodeClassification, fanout_conflicts
+from .config_check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, nearest, shown
 from .config_yaml import Path, YamlError, dump_yaml, leaves, parse_path, parse_yaml, path_text
 
 
@@ -53,7 +53,7 @@ def parse_experiment(text: str, overrides: Iterable[str] = (), name: str = "the 
         _apply(data, override, origins, mistakes)
 
     checked = check(Kind(Experiment), data, (), mistakes)
-    mistakes.extend(_fanout_mistakes(checked, mistakes))
+    mistakes.extend([*_fanout_mistakes(checked, mistakes), *_metric_mistakes(checked, mistakes)])
     if mistakes:
         raise ExperimentError(_message(name, mistakes, origins))
     return Experiment.model_validate(checked)
@@ -116,15 +116,33 @@ def _order(path: Path, origins: dict[Path, str]) -> tuple[int, int]:
     return (0, int(origin[5:])) if origin.startswith("line ") else (1, 0)
 
 
+def _sound(mistakes: list[Mistake], *path: str) -> bool:
+    """Whether nothing is wrong at a path, above or below it."""
+    return not any(m.path and (m.path[: len(path)] == path or path[: len(m.path)] == m.path) for m in mistakes)
+
+
+def _metric_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
+    """Metrics that training is to go by, against those of the task."""
+    if not _sound(mistakes, "task") or not isinstance(checked.get("task"), dict):
+        return []
+    names = checked["task"].get("metrics", NodeClassification.model_fields["metrics"].default)
+    found = []
+    for path in (("train", "best_metric"), ("train", "early_stop", "metric")):
+        value: Any = checked
+        for step in path:
+            value = value.get(step) if isinstance(value, dict) else None
+        if isinstance(value, str) and value not in (*names, "loss"):
+            close = None if value in get_args(Metric) else nearest(value, (*names, "loss"))
+            hint = f"did you mean `{close}`?" if close else "add it to task.metrics"
+            found.append(Mistake(path, f"expected one of {', '.join((*names, 'loss'))}, got {shown(value)}; {hint}"))
+    return found
+
+
 def _fanout_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
     """Fanouts against layers, as far as both are sound, so that this is said along with everything else."""
-
-    def sound(*path: str) -> bool:
-        return not any(m.path and (m.path[: len(path)] == path or path[: len(m.path)] == m.path) for m in mistakes)
-
     model = checked.get("model")
     sampling = checked.get("sampling") or {}
-    if not isinstance(model, dict) or not isinstance(sampling, dict) or not sound("model", "layers"):
+    if not isinstance(model, dict) or not isinstance(sampling, dict) or not _sound(mistakes, "model", "layers"):
         return []
     section = choose(field_kind(Experiment.model_fields["model"]), model)
     if section is None:
@@ -132,7 +150,9 @@ def _fanout_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
     layers = int(model.get("layers", section.model_fields["layers"].default))
     defaults = Experiment.model_fields["sampling"].default
     fanouts = {
-        key: sampling.get(key, getattr(defaults, key)) for key in ("fanout", "eval_fanout") if sound("sampling", key)
+        key: sampling.get(key, getattr(defaults, key))
+        for key in ("fanout", "eval_fanout")
+        if _sound(mistakes, "sampling", key)
     }
     return [Mistake(("sampling", *path), text) for path, text in fanout_conflicts(layers, fanouts).items()]
 

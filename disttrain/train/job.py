@@ -13,6 +13,7 @@ from torch import nn
 
 from .. import data
 from ..config import (
+    EdgeType,
     Experiment,
     ExperimentError,
     FileData,
@@ -20,7 +21,6 @@ from ..config import (
     PygData,
     TablesData,
     edge_type_name,
-    parse_edge_type,
 )
 from ..config_check import nearest
 from ..config_file import differences, plain
@@ -29,7 +29,6 @@ from ..graph import fingerprint
 from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph
 from ..graph.partitioner import partition
-from ..graph.schema import Schema
 from ..models import build_model
 from ..tasks import build_task
 from ..world import World
@@ -91,7 +90,7 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Any, nn.M
     Raises:
         ExperimentError: one message with everything in which the experiment does not fit the graph.
     """
-    refusals = graph_conflicts(experiment, graph.schema)
+    refusals = graph_conflicts(experiment, graph.schema.edges)
     task, model = None, None
     try:
         task = build_task(experiment.task, graph.schema)
@@ -175,7 +174,7 @@ def plan(experiment: Experiment, world: World) -> list[str]:
     if (directory / MANIFEST).exists():
         manifest = _checked_manifest(experiment, directory, data_fingerprint)
         lines.append(f"partitions: {manifest['parts']} by {manifest['method']}, in {directory}")
-        refusals += graph_conflicts(experiment, Graph.open(directory).schema)
+        refusals += graph_conflicts(experiment, Graph.open(directory).schema.edges)
     else:
         parts = _parts(experiment, world.num_machines)
         lines.append(f"partitions: {parts} by {experiment.partition.method} will be made in {directory}")
@@ -226,23 +225,22 @@ def _precision_conflicts(precision: str, device: torch.device) -> list[str]:
     return [f"train.precision is {precision}, which {name} cannot do; set {others}"]
 
 
-def graph_conflicts(experiment: Experiment, schema: Schema) -> list[str]:
+def graph_conflicts(experiment: Experiment, edge_types: Iterable[EdgeType]) -> list[str]:
     """Relations that the experiment names and the graph does not have."""
-    found = []
+    found, known = [], [edge_type_name(edge_type) for edge_type in edge_types]
     if isinstance(experiment.model, HeteroConvModel):
-        found += _unknown_relations(("model", "relations"), experiment.model.relations, schema)
+        found += _unknown_relations(("model", "relations"), experiment.model.relations, known)
     for key in ("fanout", "eval_fanout"):
         fanout = getattr(experiment.sampling, key)
         if isinstance(fanout, dict):
-            found += _unknown_relations(("sampling", key), (name for name in fanout if name != "default"), schema)
+            found += _unknown_relations(("sampling", key), (name for name in fanout if name != "default"), known)
     return found
 
 
-def _unknown_relations(where: tuple[str, ...], named: Iterable[str], schema: Schema) -> list[str]:
-    known = [edge_type_name(edge_type) for edge_type in schema.edges]
+def _unknown_relations(where: tuple[str, ...], named: Iterable[str], known: list[str]) -> list[str]:
     found = []
     for name in named:
-        if parse_edge_type(name) not in schema.edges:
+        if name not in known:
             close = nearest(name, known)
             hint = f"did you mean `{close}`?" if close else f"it has {'; '.join(known)}"
             found.append(f"{path_text((*where, name))}: the graph has no such relation; {hint}")
@@ -262,6 +260,7 @@ def _ensure_partitions(experiment: Experiment, num_machines: int) -> tuple[str, 
         return str(directory), data_fingerprint
     _say(f"loading the data (source: {experiment.data.source})")
     loaded = data.load(experiment.data, experiment.task)
+    _refuse(graph_conflicts(experiment, loaded.data.edge_types))  # before the work rather than after it
     partition(
         loaded.data,
         loaded.keys,

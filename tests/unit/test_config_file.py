@@ -21,6 +21,7 @@ from disttrain.config import (
     TablesData,
 )
 from disttrain.config_file import differences, parse_experiment, plain, read_experiment, write_experiment
+from disttrain.config_ignored import ignored_settings
 from disttrain.config_yaml import YamlError, dump_yaml, parse_path, parse_yaml, path_text
 
 SMALL = """\
@@ -329,6 +330,26 @@ def test_fanouts_per_relation_against_layers() -> None:
 def test_a_fanout_that_is_itself_wrong_is_not_counted() -> None:
     (line,) = mistakes(SMALL, "sampling.fanout=[1,2,x]")
     assert line.startswith("sampling.fanout[2]")
+
+
+def test_metrics_that_the_task_does_not_have() -> None:
+    found = mistakes(SMALL, "train.early_stop={metric: acuracy}", "train.best_metric=auroc", "sampling.batch_size=0")
+    assert len(found) == 3
+    assert any("train.early_stop.metric" in line and "did you mean `accuracy`?" in line for line in found)
+    assert any("train.best_metric" in line and "add it to task.metrics" in line for line in found)
+    assert parse_experiment(SMALL, ["train.best_metric=loss"]).train.best_metric == "loss"
+
+
+def test_settings_without_effect_are_named() -> None:
+    given = ["train.momentum=0.5", "train.scheduler.gamma=0.1", "model.heads=4", "sampling={workers: 0, prefetch: 2}"]
+    lines = ignored_settings(parse_experiment(SMALL, [*given, "model.relations.a,b,c={conv: gcn, heads: 2}"]))
+    assert [line.split(" ")[0] for line in lines] == [
+        "train.momentum",
+        "train.scheduler.gamma",
+        "sampling.prefetch",
+        'model.relations["a,b,c"].heads',
+    ]
+    assert ignored_settings(parse_experiment(SMALL)) == []
 
 
 def test_repeated_keys_are_refused_with_both_lines() -> None:

@@ -1,0 +1,39 @@
+"""Settings that are written down and have no effect beside the others: they are warned of, not refused."""
+
+from __future__ import annotations
+
+from .config import Experiment, HeteroConvModel, Section
+from .config_yaml import path_text
+
+
+def ignored_settings(experiment: Experiment) -> list[str]:
+    """One line for each setting that was given and does nothing: its path, and why."""
+    found: list[str] = []
+
+    def idle(section: Section, where: tuple[str, ...], key: str, why: str) -> None:
+        if key in section.model_fields_set and getattr(section, key) != type(section).model_fields[key].default:
+            found.append(f"{path_text((*where, key))} has no effect: {why}")
+
+    train, sampling, model = experiment.train, experiment.sampling, experiment.model
+    if train.optimizer != "sgd":
+        idle(train, ("train",), "momentum", f"train.optimizer is {train.optimizer}, only sgd has it")
+    scheduler = train.scheduler
+    for key in ("step_epochs", "gamma"):
+        if scheduler.kind != "step":
+            idle(scheduler, ("train", "scheduler"), key, f"train.scheduler.kind is {scheduler.kind}, not step")
+    if scheduler.kind not in ("cosine", "linear"):
+        idle(scheduler, ("train", "scheduler"), "min_factor", f"train.scheduler.kind is {scheduler.kind}")
+    if train.precision == "fp32":
+        idle(train, ("train",), "fp32_layers", "train.precision is fp32, every layer computes in it")
+    if sampling.workers == 0:
+        idle(sampling, ("sampling",), "prefetch", "sampling.workers is 0, the training thread samples")
+    if isinstance(model, HeteroConvModel):
+        convs = {model.conv, *(options.conv for options in model.relations.values())}
+        if "gat" not in convs:
+            idle(model, ("model",), "heads", "no relation has conv gat")
+        if "sage" not in convs:
+            idle(model, ("model",), "aggr", "no relation has conv sage")
+        for relation, options in model.relations.items():
+            if (options.conv or model.conv) != "gat":
+                idle(options, ("model", "relations", relation), "heads", "this relation's conv is not gat")
+    return found
