@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any, Literal
 
+from ..refusal import Leave
+
 
 @dataclass
 class BestSoFar:
@@ -39,8 +41,18 @@ class BestSoFar:
         self.value, self.epoch, self.step, self.since = (state[k] for k in ("value", "epoch", "step", "since"))
 
 
-class Interrupted(RuntimeError):
-    """The run was asked to stop (SIGTERM, SIGINT), wrote a checkpoint, and can be resumed by the same command."""
+class Interrupted(Leave):
+    """The run was asked to stop (SIGTERM, SIGINT), wrote a checkpoint, and can be resumed by the same command.
+
+    Not an exit code of success: who restarts failed jobs shall restart this one.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(1)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class StopRequest:

@@ -100,6 +100,7 @@ class Trainer:
         self.steps_here, self.seeds_here = 0, 0
         self.unlogged: list[tuple[Tensor, int]] = []
         self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
+        self.epoch_phases: dict[str, float] = {}
         self.saved: tuple[int, int] | None = None
         self.run: RunDirectory | None = None
         self.report: RunReport | None = None
@@ -133,6 +134,7 @@ class Trainer:
         self.progress.epoch(position.epoch, loader.num_steps, position.epoch_step)
         self.model.train()
         self.logged_at = time.perf_counter()
+        self.epoch_phases = {phase: self.clock.seconds[phase] for phase in ("train", *STEP_PHASES)}
         with closing(loader.batches(position.epoch, start=position.epoch_step)) as batches:
             for batch in self.transfer(batches):
                 self._train_step(batch)
@@ -179,7 +181,10 @@ class Trainer:
         last = position.step == self.settings.max_steps or position.epoch + 1 == self.settings.epochs
         mean_running_statistics(self.model, self.world)
         text = f"epoch {position.epoch + 1}/{self.settings.epochs}  loss {position.epoch_loss.mean:.4f}"
-        self._write("epoch", loss=position.epoch_loss.mean, seeds=position.epoch_loss.num_seeds)
+        self._write(
+            "epoch", loss=position.epoch_loss.mean, seeds=position.epoch_loss.num_seeds,
+            seconds={phase: self.clock.seconds[phase] - before for phase, before in self.epoch_phases.items()},
+        )  # fmt: skip
         if self.loaders["val"].num_steps and (last or (position.epoch + 1) % self.settings.eval_every == 0):
             evaluation = self._evaluate("val")
             text += "".join(f"  val {name} {value:.4f}" for name, value in evaluation.metrics.items())
@@ -292,10 +297,13 @@ class Trainer:
             self._end_epoch()
         else:
             self._save()
-        raise Interrupted(
+        text = (
             f"stopped by {signal.Signals(numbers[0]).name} after step {self.position.step}; a checkpoint is in "
             f"{self.checkpoints.directory}, and the same command goes on from it"
         )
+        self.progress.say(text)
+        self.world.barrier("stopping")  # torchrun ends all ranks when the first one leaves
+        raise Interrupted(text)
 
     def _save(self) -> None:
         place = (self.position.epoch, self.position.step)
