@@ -98,19 +98,13 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     with _joined(arguments) as (world, experiment):
         from .train import job
-        from .train.stop import Interrupted
 
         if arguments.dry_run:
             plan = world.lead(lambda: job.plan(experiment, world), "making the plan")
             if world.is_lead:
                 print(dump_yaml(plain(experiment)) + "\n" + "\n".join(f"# {line}" for line in plan))
             return 0
-        try:
-            job.run(experiment, world, fresh=arguments.fresh)
-        except Interrupted as stop:
-            if world.is_lead:
-                print(f"disttrain: {stop}", file=sys.stderr)
-            raise Leave(1) from stop
+        job.run(experiment, world, fresh=arguments.fresh)
     return 0
 
 

@@ -287,8 +287,7 @@ class Trainer:
         hint = "bf16, or train.fp32_layers" if scaler.is_enabled() else "a smaller train.lr, or train.grad_clip"
         raise FloatingPointError(
             f"the loss is not finite: first on rank {rank} on {places[rank][1]}, in step {step} (epoch "
-            f"{self.position.epoch + 1}). Try {hint}, and look for values that are not finite in the features "
-            "(disttrain inspect counts them)"
+            f"{self.position.epoch + 1}). Try {hint}, and look for values that are not finite in the features"
         )
 
     def _stop(self) -> None:
