@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from ..config import DataSource, FileData, GeneratedData, PygData, PythonData, TablesData, Task
+from ..config import DataSource, ExperimentError, FileData, GeneratedData, PygData, PythonData, TablesData, Task
 from .loaded import LoadedGraph, conform, target_node_type
 
 __all__ = ["LoadedGraph", "fingerprint", "load", "target_node_type"]
@@ -28,6 +28,12 @@ def load(data: DataSource, task: Task) -> LoadedGraph:
         loaded = read_tables(data, task)
         graph = apply_transforms(loaded.data, data.transforms)
         transformed = conform(graph, "data.transforms")
+        for node_type, keys in loaded.keys.items():
+            if node_type not in transformed.data.node_types or transformed.data[node_type].num_nodes != len(keys):
+                raise ExperimentError(
+                    f'data.transforms: they change which nodes of "{node_type}" there are, but each has a key of its '
+                    "own; leave rows out by `where` instead"
+                )
         return LoadedGraph(transformed.data, loaded.keys, {**loaded.info, **transformed.info})
 
     if isinstance(data, PygData):

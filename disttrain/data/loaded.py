@@ -19,6 +19,9 @@ from .nearest import nearest
 if TYPE_CHECKING:
     import pyarrow
 
+# names that PyG reserves for attributes with a row per node or edge
+_ALIGNED = {"x", "x_cat", "y", "pos", "time", "edge_attr", "edge_weight"}
+
 
 @dataclass
 class LoadedGraph:
@@ -108,6 +111,10 @@ def _copy_aligned(source: Any, target: Any, rows: int, where: str) -> list[str]:
         if isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == rows:
             value = value.to_dense() if value.layout != torch.strided else value
             target[name] = value.detach().cpu().contiguous()
+        elif isinstance(value, Tensor) and (name in _ALIGNED or name.endswith("_mask")):
+            raise ExperimentError(
+                f"{where}.{name}: expected one row for each of {rows}, got a tensor of shape {tuple(value.shape)}"
+            )
         else:
             left_out.append(f"{where}.{name}")
     return left_out

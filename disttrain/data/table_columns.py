@@ -17,12 +17,16 @@ ROW = "__row__"
 """Column of a table's row numbers in its file, from 0."""
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory that counts time in UTC and fetches nothing from elsewhere."""
+def connect(scratch: str) -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory that counts time in UTC and fetches nothing from elsewhere.
+
+    What does not fit into memory goes into the folder `scratch`.
+    """
     database = duckdb.connect(
         ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     )
     database.execute("SET TimeZone = 'UTC'")
+    database.execute(f"SET temp_directory = {_text(os.path.join(scratch, 'spilled'))}")
     return database
 
 
@@ -53,7 +57,9 @@ class Table:
     def open(self, path: str, missing: Iterable[str], scratch: str) -> None:
         """Read the file and compute the further columns. Cost: the file is parsed twice (once for the types)."""
         function, path = readable(path, scratch)
-        options = f", nullstr = {_texts(missing)}, sample_size = -1" if function == "read_csv" else ""
+        # all rows decide the types; a header is always expected, as guessing it fails where all columns are text
+        guess = f", header = true, sample_size = -1, nullstr = {_texts(missing)}"
+        options = guess if function == "read_csv" else ""
         file, raw = f"{function}({_text(path)}{options})", quoted(self.place + " raw")
         try:
             # insertion order is the order of the file, so rowid is the row's number

@@ -47,7 +47,6 @@ class Relation:
         source, destination: int64 [E], dense ids.
         without_key: how many rows name nothing (NULL).
         dangling: how many rows name a key that no row has.
-        mistake: a line for the user where there are dangling keys.
     """
 
     def __init__(
@@ -76,17 +75,16 @@ class Relation:
         self.rows = columns.column("row").to_numpy().astype(np.int64)
         looked_up = [columns.column(f"end{i}").to_numpy().astype(np.int64) for i in range(len(ends))]
         self.source, self.destination = looked_up if len(ends) == 2 else (self.rows, looked_up[0])
-        self.mistake = self._dangling_message(database, table, ends) if self.dangling else None
+        self.table, self.ends = table, ends
 
-    def _dangling_message(
-        self, database: duckdb.DuckDBPyConnection, table: Table, ends: list[tuple[str, Table]]
-    ) -> str:
+    def explain_dangling(self) -> str:
+        """A line for the user: which keys no row has, with the commonest."""
         parts = []
-        for column, target in ends:
+        for column, target in self.ends:
             value = f"CAST({quoted(column)} AS VARCHAR)"
-            lost = database.sql(
-                f"SELECT {value}, count(*) FROM {table.name} WHERE {quoted(column)} IS NOT NULL AND {value} NOT IN "
-                f"(SELECT CAST(key AS VARCHAR) FROM {_keys_of(target)} WHERE key IS NOT NULL) "
+            lost = self.table.database.sql(
+                f"SELECT {value}, count(*) FROM {self.table.name} WHERE {quoted(column)} IS NOT NULL "
+                f"AND {value} NOT IN (SELECT CAST(key AS VARCHAR) FROM {_keys_of(target)} WHERE key IS NOT NULL) "
                 "GROUP BY 1 ORDER BY 2 DESC, 1"
             ).fetchall()
             if lost:
@@ -95,7 +93,7 @@ class Relation:
                     f"{sum(times for _, times in lost)} rows of {column} name {len(lost)} keys that no row of "
                     f"{target.place} has: {shown}" + (", ..." if len(lost) > 5 else "")
                 )
-        return f'data.{table.place}: "{edge_type_name(self.edge_type)}": ' + "; ".join(parts)
+        return f'data.{self.table.place}: "{edge_type_name(self.edge_type)}": ' + "; ".join(parts)
 
 
 def _keys_of(table: Table) -> str:

@@ -74,7 +74,7 @@ def readable(path: str, scratch: str) -> tuple[str, str]:
             names = ", ".join(archive.namelist()[:5])
             raise ExperimentError(f"data: {path} must hold exactly one CSV, it holds {len(inside)} ({names})")
         # its own name is not used: it may lead out of the folder
-        target = os.path.join(scratch, f"{len(os.listdir(scratch))}.csv")
+        target = os.path.join(scratch, f"unpacked-{len(os.listdir(scratch))}.csv")
         with archive.open(inside[0]) as source, open(target, "wb") as sink:
             while chunk := source.read(1 << 22):
                 sink.write(chunk)

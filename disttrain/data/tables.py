@@ -47,7 +47,7 @@ def read_tables(data: TablesData, task: Task) -> LoadedGraph:
             together; then one for all keys that are not unique or name no row.
     """
     paths = table_files(data)
-    with tempfile.TemporaryDirectory(prefix="disttrain-tables-") as scratch, connect() as database:
+    with tempfile.TemporaryDirectory(prefix="disttrain-tables-") as scratch, connect(scratch) as database:
         tables = {place: Table(database, place, table) for place, table in tables_of(data).items()}
         by_name = dict(zip(tables, _path_of_each(data, paths)))
         for place, table in tables.items():
@@ -71,7 +71,7 @@ def read_tables(data: TablesData, task: Task) -> LoadedGraph:
 
         relations = [_relation(database, data, nodes, tables, *named) for named in _edge_types(data)]
         if data.dangling == "refuse":
-            lost = [relation.mistake for relation, _ in relations if relation.mistake]
+            lost = [relation.explain_dangling() for relation, _ in relations if relation.dangling]
             _raise([*lost, "(data.dangling: drop leaves such edges out)"] if lost else [])
         _add_relations(graph, info, relations, data)
         keys = {name: _keys(table) for name, table in nodes.items() if data.nodes[name].key is not None}

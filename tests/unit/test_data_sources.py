@@ -182,6 +182,15 @@ def test_an_edge_to_no_node_is_refused():
         conform(data, "it")
 
 
+def test_an_attribute_of_another_length_is_refused():
+    data = hetero()
+    data["item"].x = torch.zeros(4, 2)
+    with pytest.raises(
+        ExperimentError, match=r"item\.x: expected one row for each of 3, got a tensor of shape \(4, 2\)"
+    ):
+        conform(data, "it")
+
+
 def test_target_node_type():
     data = hetero()
     assert target_node_type(data, TASK) == "user"

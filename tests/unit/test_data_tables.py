@@ -345,6 +345,19 @@ def test_columns_that_do_not_fit_their_use(folder: Path, table: dict[str, Any], 
     assert said in str(refused.value)
 
 
+def test_a_header_of_text_over_text(folder: Path):
+    (folder / "tags.csv").write_text("tag,note\nred,warm\nblue,cold\n")
+    nodes = {**section(folder).model_dump()["nodes"], "tag": {"file": "tags.csv", "key": "tag"}}
+    assert load(section(folder, nodes=nodes), TASK).keys["tag"].to_pylist() == ["red", "blue"]
+
+
+def test_transforms_may_not_take_away_rows_with_keys(folder: Path):
+    with pytest.raises(ExperimentError, match='which nodes of "user" there are'):
+        load(section(folder, transforms=["RemoveIsolatedNodes"]), TASK)
+    data = load(section(folder, transforms=[{"Constant": {"value": 2.0, "node_types": "order"}}]), TASK).data
+    assert data["order"].x[:, 1].tolist() == [2, 2, 2, 2]
+
+
 def test_no_masks_in_tables(folder: Path):
     with pytest.raises(ExperimentError, match="tables have no masks"):
         load(user_section(folder, split={"by": "masks"}), TASK)
