@@ -39,7 +39,9 @@ def zoo(seed: int = 0) -> HeteroData:
         data["paper"][name] = mask
 
     def connect(src: str, relation: str, dst: str, num_edges: int) -> None:
-        ends = np.stack([rng.integers(0, count[src], num_edges), rng.integers(0, count[dst], num_edges) ** 2 % count[dst]])
+        ends = np.stack(
+            [rng.integers(0, count[src], num_edges), rng.integers(0, count[dst], num_edges) ** 2 % count[dst]]
+        )
         data[src, relation, dst].edge_index = torch.from_numpy(ends)
 
     connect("paper", "cites", "paper", 1500)

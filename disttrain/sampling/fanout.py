@@ -21,7 +21,9 @@ def fanout_table(fanout: Fanout, edge_types: Sequence[EdgeType], where: str = "s
     if not isinstance(fanout, Mapping):
         return np.repeat(np.asarray(fanout, dtype=np.int64)[:, None], len(edge_types), axis=1)
     known = {edge_type_name(edge_type): place for place, edge_type in enumerate(edge_types)}
-    given = {name if name == "default" else edge_type_name(parse_edge_type(name)): hops for name, hops in fanout.items()}
+    given = {
+        name if name == "default" else edge_type_name(parse_edge_type(name)): hops for name, hops in fanout.items()
+    }
     problems = []
     for name in given:
         if name != "default" and name not in known:

@@ -13,6 +13,7 @@ from ..config import EdgeType
 from ..graph.graph import Graph
 from ..graph.schema import Wants
 from . import kernels
+from .memory import BLOCKS
 from .neighbors import Subgraph
 from .route import Route
 
@@ -46,7 +47,11 @@ def _rows(column: Column, array: np.ndarray) -> _Rows:
     shape = array.shape[1:]
     row_bytes = int(np.prod(shape, dtype=np.int64)) * array.itemsize
     word = next(np.dtype(f"u{size}") for size in (8, 4, 2, 1) if row_bytes % size == 0)
-    words = array.reshape(len(array), -1).view(word) if array.size else np.empty((len(array), row_bytes // word.itemsize), word)
+    words = (
+        array.reshape(len(array), -1).view(word)
+        if array.size
+        else np.empty((len(array), row_bytes // word.itemsize), word)
+    )
     return _Rows(column, words, array.dtype, shape)
 
 
@@ -111,8 +116,8 @@ class FeatureFetcher:
         out: dict[Column, torch.Tensor] = {}
         for at, table in enumerate(self._tables):
             for number, rows in enumerate(table.rows):
-                target = torch.empty((len(ids[at]), *rows.shape), dtype=_torch_dtype(rows.dtype))
-                if target.numel():
+                target = BLOCKS.empty((len(ids[at]), *rows.shape), rows.dtype)
+                if target.size:
                     words = rows.words.dtype
                     kernels.collect_rows(
                         ids[at],
@@ -121,9 +126,9 @@ class FeatureFetcher:
                         rows.words,
                         inbox.view(words),
                         cursors[at][number] // words.itemsize,
-                        target.numpy().reshape(len(ids[at]), -1).view(words),
+                        target.reshape(len(ids[at]), -1).view(words),
                     )
-                out[rows.column] = target
+                out[rows.column] = torch.from_numpy(target)
         return out
 
     def _ask(self, ids: list[np.ndarray]) -> tuple[np.ndarray, list[list[np.ndarray]]]:
@@ -153,7 +158,7 @@ class FeatureFetcher:
             at += int(received_sizes[machine])
             if machine != me:
                 answer_sizes[machine] = self._answer_bytes(requests[machine][: len(tables)])
-        answer = np.empty(int(answer_sizes.sum()), np.uint8)
+        answer = BLOCKS.empty(int(answer_sizes.sum()), np.uint8)
         at = 0
         for machine in range(route.num_machines):
             if machine != me:
@@ -194,13 +199,6 @@ class FeatureFetcher:
                     section = answer[begin : begin + num_bytes].view(rows.words.dtype)
                     kernels.pick_rows(wanted, table.low, rows.words, section.reshape(int(count), -1))
                 begin += _aligned(num_bytes)
-
-
-_UNSIGNED = {np.dtype("u2"): torch.uint16, np.dtype("u4"): torch.uint32, np.dtype("u8"): torch.uint64}
-
-
-def _torch_dtype(dtype: np.dtype) -> torch.dtype:
-    return _UNSIGNED.get(dtype) or torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def columns_by_store(columns: Mapping[Column, torch.Tensor]) -> dict[str | EdgeType, dict[str, torch.Tensor]]:

@@ -11,11 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .prefetch import prefetch
-
-_AHEAD = 8
-"""How many turns of a loop before its use a place in memory is asked for."""
-
 _SMALL = 32
 """Up to so many picks, looking through all of them beats a hash set."""
 
@@ -100,11 +95,17 @@ def _draw(state, degree, count, replace, picks, seen):
 
 
 @njit(nogil=True, cache=True)
-def look_up(ids, low, high, colptr, fanout, replace, begins, degrees, counts):
-    """Where the neighbours of each id begin, how many there are, and how many of them it will get.
+def look_up(ids, low, high, colptr, original, key, fanout, replace, begins, degrees, counts, states):
+    """What drawing for each id of low..high-1 needs; counts of the others stay as they are, and their begins become -1.
 
-    Fills begins, degrees (int64) and counts for ids in low..high-1; begins[i] = -1 for the others, whose counts are left as
-    they are. `colptr` is that of the own range: node v is at v - low. Returns the sum of the counts filled in.
+    Args:
+        ids: node v of the own range is at v - low in `colptr` and `original`.
+        begins, degrees: int64, filled: where its neighbours begin, how many there are.
+        counts: filled: how many of them it gets.
+        states: uint64, filled where these are drawn: the state its draws begin with.
+
+    Returns:
+        The sum of the counts filled in.
     """
     total = 0
     for i in range(len(ids)):
@@ -116,6 +117,7 @@ def look_up(ids, low, high, colptr, fanout, replace, begins, degrees, counts):
             count = degree
             if fanout >= 0 and ((replace and degree > 0) or degree > fanout):
                 count = fanout
+                states[i] = key ^ _mix(np.uint64(original[v - low]))
             counts[i] = count
             total += count
         else:
@@ -174,54 +176,59 @@ def remote_counts(ids, bounds, me, inbox, cursor, totals, counts):
     return total
 
 
-@njit(inline="always")
-def _fetch_ahead(i, ids, low, begins, degrees, counts, row, edge_id, original, replace):
-    # A destination's neighbours, edge ids and original id lie at random places: asking for them some turns ahead lets the
-    # waits for memory overlap.
-    if i < len(begins) and begins[i] >= 0 and counts[i] > 0:
-        prefetch(row, begins[i])
-        prefetch(edge_id, begins[i])
-        if replace or counts[i] < degrees[i]:
-            prefetch(original, np.int64(ids[i]) - low)
+@njit(nogil=True, cache=True)
+def draw_places(begins, degrees, counts, states, replace, picks, seen, places):
+    """Draw: the places in the CSC of the chosen neighbours, one id after the other. Those of ids that others own are left.
+
+    Nothing but the draws is done here, and nothing but the copying in `gather_edges`: loops that do one simple thing let
+    the processor overlap its waits for memory, of which every place is one.
+    """
+    n = 0
+    for i in range(len(begins)):
+        count, begin = np.int64(counts[i]), begins[i]
+        if begin < 0:
+            n += count
+        elif replace or count < degrees[i]:
+            if count > 0:
+                _draw(states[i], degrees[i], count, replace, picks, seen)
+            for q in range(count):
+                places[n] = begin + picks[q]
+                n += 1
+        else:
+            for q in range(count):
+                places[n] = begin + q
+                n += 1
 
 
 @njit(nogil=True, cache=True)
-def answer(
-    ids,
-    low,
-    row,
-    edge_id,
-    original,
-    key,
-    replace,
-    begins,
-    degrees,
-    counts,
-    picks,
-    seen,
-    neighbours,
-    edges,
-    places,
-):
-    """Draw for ids of the own range: `neighbours`, `edges` (original edge ids), `places` (in the CSC, if wanted)."""
-    n = 0
-    with_places = len(places) > 0
-    for i in range(len(ids)):
-        _fetch_ahead(i + _AHEAD, ids, low, begins, degrees, counts, row, edge_id, original, replace)
-        count = np.int64(counts[i])
-        if count == 0:
-            continue
-        begin, degree = begins[i], degrees[i]
-        drawn = replace or count < degree
-        if drawn:
-            _draw(key ^ _mix(np.uint64(original[ids[i] - low])), degree, count, replace, picks, seen)
-        for q in range(count):
-            place = begin + picks[q] if drawn else begin + q
-            neighbours[n] = row[place]
+def gather_edges(places, row, edge_id, sources, edges):
+    """Sources and original edge ids of the edges at `places`; those with negative places are left."""
+    for n in range(len(places)):
+        place = places[n]
+        if place >= 0:
+            sources[n] = row[place]
             edges[n] = edge_id[place]
-            if with_places:
-                places[n] = place
-            n += 1
+
+
+@njit(nogil=True, cache=True)
+def take_answers(ids, bounds, begins, counts, inbox, cursor, stride, with_places, places, sources, edges):
+    """Put what other machines drew where it belongs. Places become their complements, so that they are negative.
+
+    Answers of machine m begin at cursor[m] of `inbox`: sources, then (stride[m] further) edge ids, then (another stride[m])
+    places in the CSC, if they were asked for. `cursor` is used up.
+    """
+    n = 0
+    for i in range(len(ids)):
+        count = np.int64(counts[i])
+        if begins[i] < 0 and count > 0:
+            owner = _owner(ids[i], bounds)
+            at = cursor[owner]
+            for q in range(count):
+                sources[n + q] = inbox[at + q]
+                edges[n + q] = inbox[at + q + stride[owner]]
+                places[n + q] = ~np.int64(inbox[at + q + 2 * stride[owner]]) if with_places else -1
+            cursor[owner] = at + count
+        n += count
 
 
 @njit(inline="always")
@@ -267,81 +274,29 @@ def forget_nodes(nodes, table, mask):
 
 
 @njit(nogil=True, cache=True)
-def expand(
-    frontier,
-    first,
-    bounds,
-    me,
-    row,
-    edge_id,
-    original,
-    key,
-    replace,
-    begins,
-    degrees,
-    counts,
-    picks,
-    seen,
-    inbox,
-    cursor,
-    stride,
-    table,
-    mask,
-    nodes,
-    num_nodes,
-    out_row,
-    out_col,
-    out_edge,
-    out_place,
-):
-    """One relation, one hop: draw for the frontier's own nodes, take the answers for the others, relabel both.
-
-    Args:
-        frontier: ids of destinations; `first` is the index in the batch of the first of them.
-        begins, degrees, counts: see `look_up` and `remote_counts`.
-        inbox, cursor, stride: answers of machine m begin at cursor[m]: neighbours, then (stride[m] further) edge ids, then
-            (another stride[m]) places in the CSC, if wanted. `cursor` is used up.
-        table, mask, nodes, num_nodes: the batch's nodes of the source type, see `_local_index`.
-        out_row, out_col, out_edge, out_place: int64, as long as the counts' sum; `out_place` may be empty.
-
-    Returns:
-        How many nodes of the source type there are now.
-    """
-    low = bounds[me]
-    with_places = len(out_place) > 0
-    n = 0
-    for i in range(len(frontier)):
-        _fetch_ahead(i + _AHEAD, frontier, low, begins, degrees, counts, row, edge_id, original, replace)
-        count = np.int64(counts[i])
-        if count == 0:
-            continue
-        if begins[i] >= 0:
-            begin, degree = begins[i], degrees[i]
-            drawn = replace or count < degree
-            if drawn:
-                _draw(key ^ _mix(np.uint64(original[frontier[i] - low])), degree, count, replace, picks, seen)
-            for q in range(count):
-                place = begin + picks[q] if drawn else begin + q
-                index, num_nodes = _local_index(row[place], table, mask, nodes, num_nodes)
-                out_row[n] = index
-                out_col[n] = first + i
-                out_edge[n] = edge_id[place]
-                if with_places:
-                    out_place[n] = place
-                n += 1
-        else:
-            owner = _owner(frontier[i], bounds)
-            at = cursor[owner]
-            for q in range(count):
-                index, num_nodes = _local_index(inbox[at + q], table, mask, nodes, num_nodes)
-                out_row[n] = index
-                out_col[n] = first + i
-                out_edge[n] = inbox[at + q + stride[owner]]
-                if with_places:
-                    out_place[n] = inbox[at + q + 2 * stride[owner]]
-                n += 1
-            cursor[owner] = at + count
+def relabel(sources, table, mask, nodes, num_nodes):
+    """Replace ids by their indices in the batch, new ones getting the next; returns how many nodes there are now."""
+    for n in range(len(sources)):
+        sources[n], num_nodes = _local_index(sources[n], table, mask, nodes, num_nodes)
     return num_nodes
+
+
+@njit(nogil=True, cache=True)
+def repeat_destinations(counts, first, columns):
+    """Index of each edge's destination: first + i, counts[i] times."""
+    n = 0
+    for i in range(len(counts)):
+        for _ in range(counts[i]):
+            columns[n] = first + i
+            n += 1
+
+
+@njit(nogil=True, cache=True)
+def uncomplement(places):
+    """Undo what `take_answers` does to places."""
+    for n in range(len(places)):
+        if places[n] < 0:
+            places[n] = ~places[n]
 
 
 @njit(nogil=True, cache=True)

@@ -196,7 +196,9 @@ class _Line:
         self.error: BaseException | None = None
         self.ready: dict[int, HeteroData] = {}
         self.threads = [
-            threading.Thread(target=self._work, args=(w, start + n, len(workers)), name=f"loader worker {n}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(w, start + n, len(workers)), name=f"loader worker {n}", daemon=True
+            )
             for n, w in enumerate(workers)
         ]
         for thread in self.threads:

@@ -20,6 +20,7 @@ from ..config import EdgeType
 from ..graph.graph import Graph
 from . import kernels
 from .fanout import Fanout, fanout_table
+from .memory import BLOCKS
 from .route import Route
 
 _DENSE_LIMIT = 1 << 24
@@ -64,7 +65,8 @@ class _Ids:
 
     def take(self) -> np.ndarray:
         """The ids, in order; and forget them."""
-        taken = self.ids[: self.count].copy()
+        taken = BLOCKS.empty(self.count, self.ids.dtype)
+        taken[:] = self.ids[: self.count]
         kernels.forget_nodes(taken, self.table, self.mask)
         self.count = 0
         return taken
@@ -85,7 +87,7 @@ class _Edges:
         self.per_hop.append(count)
         if count:
             # Each hop has several times the edges of all before it: growing to the exact size copies little.
-            grown = np.empty((2, before + count), np.int64)
+            grown = BLOCKS.empty((2, before + count), np.int64)
             grown[:, :before] = self.index
             self.index, self.edge_id = grown, _grown(self.edge_id, count)
             if with_places:
@@ -94,7 +96,7 @@ class _Edges:
 
 
 def _grown(array: np.ndarray, more: int) -> np.ndarray:
-    grown = np.empty(len(array) + more, array.dtype)
+    grown = BLOCKS.empty(len(array) + more, array.dtype)
     grown[: len(array)] = array
     return grown
 
@@ -224,9 +226,7 @@ class DistNeighborSampler(BaseSampler):
         begin = dict.fromkeys(batch, 0)
         for hop, fanouts in enumerate(self.fanouts):
             frontier = {t: ids.ids[begin[t] : ids.count] for t, ids in batch.items()}
-            keys = [
-                np.uint64(kernels.stream_key(self.run_seed, epoch, step, hop, r.number)) for r in self._relations
-            ]
+            keys = [np.uint64(kernels.stream_key(self.run_seed, epoch, step, hop, r.number)) for r in self._relations]
             self._expand(hop, fanouts, keys, frontier, begin, edges)
             for t, ids in batch.items():
                 begin[t] += len(frontier[t])
@@ -254,78 +254,82 @@ class DistNeighborSampler(BaseSampler):
         active = [r for r in self._relations if fanouts[r.number] != 0]
         inbox, asked = self._ask(hop, fanouts, keys, active, frontier)
         cursor = np.concatenate([[0], np.cumsum(asked.inbox_sizes)])[:-1].astype(np.int64)
-        remote = [np.zeros(0, np.int64)] * len(active)
-        places, totals = [], []
-        for at, relation in enumerate(active):
+        draws, remote = [], []
+        for relation in active:
             ids = frontier[relation.dst]
-            begins, degrees, count, total = self._look_up(relation, ids, fanouts)
-            remote[at] = np.zeros(self.route.num_machines, np.int64)
+            draw = self._look_up(relation, ids, fanouts, keys)
+            per_machine = np.zeros(self.route.num_machines, np.int64)
             if asked.any_for(relation.dst):
-                total += kernels.remote_counts(
-                    ids, self._bounds[relation.dst], me, inbox, cursor, remote[at], count
+                draw.total += kernels.remote_counts(
+                    ids, self._bounds[relation.dst], me, inbox, cursor, per_machine, draw.counts
                 )
-            places.append((begins, degrees, count))
-            totals.append(total)
-        for at, relation in enumerate(active):
+            draws.append(draw)
+            remote.append(per_machine)
+        for relation, draw, per_machine in zip(active, draws, remote, strict=True):
             edge_type = self.edge_types[relation.number]
             with_places = edge_type in self.places_of
-            row, col, edge_id, place = edges[edge_type].add(int(totals[at]), with_places)
-            if totals[at]:
-                sources = self._batch[relation.src]
-                sources.make_room(int(totals[at]))
-                sources.count = kernels.expand(
+            row, column, edge_id, place = edges[edge_type].add(draw.total, with_places)
+            if not draw.total:
+                continue
+            if not with_places:
+                place = BLOCKS.empty(draw.total, np.int64)
+            self._draw_places(relation, draw, fanouts, place)
+            if per_machine.any():
+                kernels.take_answers(
                     frontier[relation.dst],
-                    begin[relation.dst],
                     self._bounds[relation.dst],
-                    me,
-                    relation.row,
-                    relation.edge_id,
-                    self._original[relation.dst],
-                    keys[relation.number],
-                    self._with_replacement(relation, fanouts),
-                    *places[at],
-                    self._picks,
-                    self._seen,
+                    draw.begins,
+                    draw.counts,
                     inbox,
                     cursor.copy(),
-                    remote[at],
-                    sources.table,
-                    sources.mask,
-                    sources.ids,
-                    sources.count,
-                    row,
-                    col,
-                    edge_id,
+                    per_machine,
+                    with_places,
                     place,
+                    row,
+                    edge_id,
                 )
-            cursor += remote[at] * (3 if with_places else 2)
+                cursor += per_machine * (3 if with_places else 2)
+            kernels.gather_edges(place, relation.row, relation.edge_id, row, edge_id)
+            if with_places:
+                kernels.uncomplement(place)
+            kernels.repeat_destinations(draw.counts, begin[relation.dst], column)
+            sources = self._batch[relation.src]
+            sources.make_room(draw.total)
+            sources.count = kernels.relabel(row, sources.table, sources.mask, sources.ids, sources.count)
         for relation in self._relations:
             if fanouts[relation.number] == 0:
                 edges[self.edge_types[relation.number]].add(0, False)
+
+    def _draw_places(self, relation: _Relation, draw: _Draw, fanouts: np.ndarray, places: np.ndarray) -> None:
+        replace = self._with_replacement(relation, fanouts)
+        kernels.draw_places(
+            draw.begins, draw.degrees, draw.counts, draw.states, replace, self._picks, self._seen, places
+        )
 
     def _with_replacement(self, relation: _Relation, fanouts: np.ndarray) -> bool:
         """All neighbours (-1) are each taken once, with replacement or without."""
         return self.replace and fanouts[relation.number] > 0
 
-    def _look_up(
-        self, relation: _Relation, ids: np.ndarray, fanouts: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Begins, degrees, counts of the own ones among `ids`, and the sum of these counts."""
+    def _look_up(self, relation: _Relation, ids: np.ndarray, fanouts: np.ndarray, keys: list[np.uint64]) -> _Draw:
+        """What drawing for the own ones among `ids` needs."""
         low, high = self._range[relation.dst]
-        begins, degrees = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-        counts = np.empty(len(ids), np.int32)
+        begins, degrees = BLOCKS.empty(len(ids), np.int64), BLOCKS.empty(len(ids), np.int64)
+        counts, states = BLOCKS.empty(len(ids), np.int32), BLOCKS.empty(len(ids), np.uint64)
         total = kernels.look_up(
             ids,
             low,
             high,
             relation.colptr,
+            self._original[relation.dst],
+            keys[relation.number],
             fanouts[relation.number],
             self._with_replacement(relation, fanouts),
             begins,
             degrees,
             counts,
+            states,
         )
-        return begins, degrees, counts, total
+        return _Draw(begins, degrees, counts, states, total)
 
     def _ask(
         self,
@@ -375,34 +379,35 @@ class DistNeighborSampler(BaseSampler):
         """Draw what one other machine asks for."""
         ends = len(types) + np.cumsum(request[: len(types)], dtype=np.int64)
         ids = {t: request[end - request[at] : end] for at, (t, end) in enumerate(zip(types, ends, strict=True))}
-        found = [self._look_up(relation, ids[relation.dst], fanouts) for relation in active]
+        draws = [self._look_up(relation, ids[relation.dst], fanouts, keys) for relation in active]
         fields = [3 if self.edge_types[r.number] in self.places_of else 2 for r in active]
-        num_counts = sum(len(counts) for _, _, counts, _ in found)
-        length = num_counts + sum(f * total for f, (_, _, _, total) in zip(fields, found, strict=True))
-        answer = np.empty(length, self._dtype)
-        np.concatenate([counts for _, _, counts, _ in found], out=answer[:num_counts])
+        num_counts = sum(len(draw.counts) for draw in draws)
+        length = num_counts + sum(f * draw.total for f, draw in zip(fields, draws, strict=True))
+        answer = BLOCKS.empty(length, self._dtype)
+        np.concatenate([draw.counts for draw in draws], out=answer[:num_counts])
         at = num_counts
-        for relation, (begins, degrees, counts, total), num_fields in zip(active, found, fields, strict=True):
+        for relation, draw, num_fields in zip(active, draws, fields, strict=True):
+            total = draw.total
             if total:
-                kernels.answer(
-                    ids[relation.dst],
-                    self._range[relation.dst][0],
-                    relation.row,
-                    relation.edge_id,
-                    self._original[relation.dst],
-                    keys[relation.number],
-                    self._with_replacement(relation, fanouts),
-                    begins,
-                    degrees,
-                    counts,
-                    self._picks,
-                    self._seen,
-                    answer[at : at + total],
-                    answer[at + total : at + 2 * total],
-                    answer[at + 2 * total : at + num_fields * total],
-                )
+                places = BLOCKS.empty(total, np.int64)
+                self._draw_places(relation, draw, fanouts, places)
+                sources, edge_ids = answer[at : at + total], answer[at + total : at + 2 * total]
+                kernels.gather_edges(places, relation.row, relation.edge_id, sources, edge_ids)
+                if num_fields == 3:
+                    answer[at + 2 * total : at + 3 * total] = places
             at += num_fields * total
         return answer
+
+
+@dataclass
+class _Draw:
+    """What drawing for a frontier needs, see `kernels.look_up`; `total` is the sum of the counts."""
+
+    begins: np.ndarray
+    degrees: np.ndarray
+    counts: np.ndarray
+    states: np.ndarray
+    total: int
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ..world import World
+from .memory import BLOCKS
 
 
 class Route:
@@ -43,10 +44,14 @@ class Route:
             if answer_sizes is None:
                 answer_sizes = np.empty_like(sizes)
                 dist.all_to_all_single(torch.from_numpy(answer_sizes), torch.from_numpy(sizes), group=self.group)
-            inbox = torch.empty(int(answer_sizes.sum()), dtype=torch.from_numpy(message).dtype)
+            inbox = BLOCKS.empty(int(answer_sizes.sum()), message.dtype)
             dist.all_to_all_single(
-                inbox, torch.from_numpy(message), answer_sizes.tolist(), sizes.tolist(), group=self.group
+                torch.from_numpy(inbox),
+                torch.from_numpy(message),
+                answer_sizes.tolist(),
+                sizes.tolist(),
+                group=self.group,
             )
         self.exchanges += 1
         self.bytes_sent += message.nbytes
-        return inbox.numpy(), answer_sizes
+        return inbox, answer_sizes

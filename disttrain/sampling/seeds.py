@@ -86,7 +86,9 @@ def share_epoch(
     num_seeds, num_ranks = len(seeds), num_machines * ranks_per_machine
     order = np.arange(num_seeds)
     if shuffle:
-        order = np.argsort(shuffle_keys(np.uint64(stream_key(run_seed, epoch, _SHUFFLE, 0, 0)), seeds.original), kind="stable")
+        order = np.argsort(
+            shuffle_keys(np.uint64(stream_key(run_seed, epoch, _SHUFFLE, 0, 0)), seeds.original), kind="stable"
+        )
     if not locality:
         whole = num_ranks * batch_size
         return Shares(

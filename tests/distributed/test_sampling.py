@@ -27,7 +27,12 @@ WANTS = Wants(
 FANOUTS = {
     "lists": (4, 3),
     "all": (-1, -1),
-    "by relation": {"default": (3, 2), "paper,cites,paper": (5, 0), "author,writes,paper": (0, -1), "paper,in,venue": (40, 40)},
+    "by relation": {
+        "default": (3, 2),
+        "paper,cites,paper": (5, 0),
+        "author,writes,paper": (0, -1),
+        "paper,in,venue": (40, 40),
+    },
 }
 
 
@@ -203,7 +208,9 @@ def _loaded(world: World, directory: str) -> list:
     for epoch in (0, 1):
         for batch in loader.batches(epoch):
             _check_against_raw(batch, raw, loader._workers[0].sampler.fanouts, False)
-            contents.append((batch.step, batch.num_global_seeds, batch["paper"].n_id[: batch["paper"].batch_size].tolist()))
+            contents.append(
+                (batch.step, batch.num_global_seeds, batch["paper"].n_id[: batch["paper"].batch_size].tolist())
+            )
     traffic = loader.traffic
     assert traffic.batches == len(contents)
     assert traffic.exchanges == (len(contents) * (2 * 2 + 2) if world.num_machines > 1 else 0)
@@ -232,7 +239,9 @@ def _again_and_again(world: World, directory: str) -> bool:
         assert threading.active_count() == before
         assert [_content(b) for b in loader.batches(0, start=4)] == first[4:]
         evaluation = _loader(world, directory, training=False, fanout=(4, 3))
-        assert [_content(b) for b in evaluation.batches(0)] == [_content(b) | {"epoch": 0} for b in evaluation.batches(7)]
+        assert [_content(b) for b in evaluation.batches(0)] == [
+            _content(b) | {"epoch": 0} for b in evaluation.batches(7)
+        ]
     assert threading.active_count() == before
     return True
 

@@ -13,21 +13,16 @@ from disttrain.sampling import kernels
 
 def _draw(degree: int, fanout: int, replace: bool, times: int) -> np.ndarray:
     """`times` independent draws from one node of this degree, as places 0..degree-1: [times, fanout]."""
-    colptr, row = np.array([0, degree]), np.arange(degree, dtype=np.int32)
+    colptr, original = np.array([0, degree]), np.array([12345])
     ids, counts = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    begins, degrees = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    begins, degrees, states = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.uint64)
     picks, seen = kernels.scratch_for(fanout)
-    drawn = np.empty((times, fanout), np.int32)
-    edges, none = np.empty(fanout, np.int32), np.empty(0, np.int32)
+    drawn = np.empty((times, fanout), np.int64)
     for step in range(times):
         key = np.uint64(kernels.stream_key(7, 1, step, 0, 3))
-        assert kernels.look_up(ids, 0, 1, colptr, fanout, replace, begins, degrees, counts) == fanout
-        original = np.array([12345])
-        kernels.answer(
-            ids, 0, row, row.astype(np.int64), original, key, replace, begins, degrees, counts, picks, seen,
-            drawn[step], edges, none,
-        )
-        assert (edges == drawn[step]).all()
+        total = kernels.look_up(ids, 0, 1, colptr, original, key, fanout, replace, begins, degrees, counts, states)
+        assert total == fanout
+        kernels.draw_places(begins, degrees, counts, states, replace, picks, seen, drawn[step])
     return drawn
 
 
@@ -62,7 +57,7 @@ def test_many_picks_are_distinct_and_equally_likely(degree, fanout):
 
 def test_few_neighbours_are_all_taken_and_none_stay_none():
     ids, counts = np.arange(4, dtype=np.int32), np.zeros(4, np.int32)
-    begins, degrees = np.zeros(4, np.int64), np.zeros(4, np.int64)
+    begins, degrees, states = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.uint64)
     colptr = np.array([0, 0, 2, 5, 9])
     for fanout, replace, expected in [
         (3, False, [0, 2, 3, 3]),
@@ -70,7 +65,8 @@ def test_few_neighbours_are_all_taken_and_none_stay_none():
         (3, True, [0, 3, 3, 3]),
         (0, False, [0, 0, 0, 0]),
     ]:
-        total = kernels.look_up(ids, 0, 4, colptr, fanout, replace, begins, degrees, counts)
+        key = np.uint64(0)
+        total = kernels.look_up(ids, 0, 4, colptr, ids, key, fanout, replace, begins, degrees, counts, states)
         assert counts.tolist() == expected and total == sum(expected)
         assert begins.tolist() == [0, 0, 2, 5] and degrees.tolist() == [0, 2, 3, 4]
 

@@ -19,7 +19,9 @@ def _share(num_seeds: int, machines: int, local: int, **changes) -> tuple[Seeds,
 
 
 @pytest.mark.parametrize("locality", [True, False])
-@pytest.mark.parametrize(("num_seeds", "machines", "local"), [(0, 1, 1), (1, 3, 1), (5, 2, 4), (100, 3, 1), (1000, 2, 2)])
+@pytest.mark.parametrize(
+    ("num_seeds", "machines", "local"), [(0, 1, 1), (1, 3, 1), (5, 2, 4), (100, 3, 1), (1000, 2, 2)]
+)
 def test_every_seed_once_and_equal_shares(num_seeds, machines, local, locality):
     _, _, shares = _share(num_seeds, machines, local, locality=locality)
     everything = [share for step in shares.steps for share in step]
