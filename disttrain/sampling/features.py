@@ -73,8 +73,8 @@ def _aligned(num_bytes: int) -> int:
 class FeatureFetcher:
     """Fetches the attributes that model and task want, and the original ids of all nodes (`n_id`).
 
-    One request and one answer a batch carry all attributes of all types. A remote row is copied three times: gathered into
-    the answer by its owner, over the wire, and from the inbox to its place; an own row once.
+    One request and one answer a batch carry all attributes of all types. A remote row is copied three times: gathered
+    into the answer by its owner, over the wire, and from the inbox to its place; an own row once.
 
     Args:
         graph: the opened partition directory.

@@ -178,10 +178,11 @@ def remote_counts(ids, bounds, me, inbox, cursor, totals, counts):
 
 @njit(nogil=True, cache=True)
 def draw_places(begins, degrees, counts, states, replace, picks, seen, places):
-    """Draw: the places in the CSC of the chosen neighbours, one id after the other. Those of ids that others own are left.
+    """Draw: the places in the CSC of the chosen neighbours, one id after the other. Those of ids that others own are
+    left.
 
-    Nothing but the draws is done here, and nothing but the copying in `gather_edges`: loops that do one simple thing let
-    the processor overlap its waits for memory, of which every place is one.
+    Nothing but the draws is done here, and nothing but the copying in `gather_edges`: loops that do one simple thing
+    let the processor overlap its waits for memory, of which every place is one.
     """
     n = 0
     for i in range(len(begins)):
@@ -214,8 +215,8 @@ def gather_edges(places, row, edge_id, sources, edges):
 def take_answers(ids, bounds, begins, counts, inbox, cursor, stride, with_places, places, sources, edges):
     """Put what other machines drew where it belongs. Places become their complements, so that they are negative.
 
-    Answers of machine m begin at cursor[m] of `inbox`: sources, then (stride[m] further) edge ids, then (another stride[m])
-    places in the CSC, if they were asked for. `cursor` is used up.
+    Answers of machine m begin at cursor[m] of `inbox`: sources, then (stride[m] further) edge ids, then (another
+    stride[m]) places in the CSC, if they were asked for. `cursor` is used up.
     """
     n = 0
     for i in range(len(ids)):

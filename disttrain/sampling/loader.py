@@ -98,8 +98,8 @@ class _Worker:
 class NodeLoader:
     """Mini-batches of a split of one node type, the same number on every rank.
 
-    Worker w makes the steps w, w + W, w + 2W, ... of each epoch in a thread of its own, up to `sampling.prefetch` batches
-    ahead each; they arrive in order. An exception in a worker is raised where the batch would have arrived.
+    Worker w makes the steps w, w + W, w + 2W, ... of each epoch in a thread of its own, up to `sampling.prefetch`
+    batches ahead each; they arrive in order. An exception in a worker is raised where the batch would have arrived.
 
     Args:
         world, graph: all ranks make their loaders in the same order.
@@ -108,8 +108,8 @@ class NodeLoader:
         sampling: fanouts, batch sizes, workers.
         run_seed: of shuffles and draws.
         wants: what batches have to carry.
-        training: shuffle, with `fanout` and `batch_size`; otherwise original order, with `eval_fanout`, `eval_batch_size`,
-            and the same draws each time.
+        training: shuffle, with `fanout` and `batch_size`; otherwise original order, with `eval_fanout`,
+            `eval_batch_size`, and the same draws each time.
 
     Raises:
         ExperimentError: the fanout does not fit the graph.
@@ -208,7 +208,8 @@ class _Line:
         try:
             while True:
                 with self.changed:
-                    self.changed.wait_for(lambda: step < self.limit or self.closing or self.error is not None)
+                    while step >= self.limit and not self.closing and self.error is None:
+                        self.changed.wait()
                     if step >= self.limit or self.error is not None:
                         return
                 batch = worker.make(self.shares, self.epoch, step)

@@ -14,9 +14,9 @@ _LEAST_BYTES = 1 << 16
 class BlockPool:
     """Hands out uninitialised arrays, in blocks of memory that nobody uses any more.
 
-    An array keeps its block busy for as long as it, or a view or tensor made of it, is alive; nothing has to be given back.
-    Block sizes grow in steps of a quarter, so that batches of varying sizes share them. Several threads may use a pool.
-    It keeps as much memory as was in use at the busiest moment.
+    An array keeps its block busy for as long as it, or a view or tensor made of it, is alive; nothing has to be given
+    back. Block sizes grow in steps of a quarter, so that batches of varying sizes share them. Several threads may use a
+    pool. It keeps as much memory as was in use at the busiest moment.
     """
 
     def __init__(self) -> None:

@@ -134,9 +134,9 @@ class Subgraph:
 class DistNeighborSampler(BaseSampler):
     """Draws the neighbourhood of seeds from a graph that is spread over machines.
 
-    The same (run seed, epoch, step) and seeds give the same subgraph, in original ids and in order, however the graph is
-    cut and whoever asks. A destination's neighbours are drawn by the machine that owns it; per hop, one request and one
-    answer carry all relations. One instance serves one thread.
+    The same (run seed, epoch, step) and seeds give the same subgraph, in original ids and in order, however the graph
+    is cut and whoever asks. A destination's neighbours are drawn by the machine that owns it; per hop, one request and
+    one answer carry all relations. One instance serves one thread.
 
     Cost: about 10 microseconds of CPU a seed at fanouts [10, 5]; 4 bytes a node of working memory (types of up to 16
     million nodes; for larger ones 8 bytes a node of the batch).
@@ -188,7 +188,7 @@ class DistNeighborSampler(BaseSampler):
         return None
 
     def sample_from_nodes(self, index: NodeSamplerInput, epoch: int = 0, step: int = 0) -> HeteroSamplerOutput:
-        """PyG's interface: seeds are `index.node` (int64 [num_seeds], partition order, distinct) of `index.input_type`."""
+        """PyG's interface: seeds are `index.node` (int64 [num_seeds], partition order, distinct), of one type."""
         assert index.input_type is not None
         drawn = self.sample(index.input_type, index.node.numpy(), epoch=epoch, step=step)
         return HeteroSamplerOutput(
@@ -341,8 +341,8 @@ class DistNeighborSampler(BaseSampler):
     ) -> tuple[np.ndarray, _Asked]:
         """One request, one answer: what the frontier's remote nodes drew, for all relations.
 
-        A request holds, per node type, how many ids follow, then the ids. An answer holds, per active relation, a count for
-        each id of its destination type; then, per active relation, neighbours, edge ids and (if wanted) places.
+        A request holds, per node type, how many ids follow, then the ids. An answer holds, per active relation, a count
+        for each id of its destination type; then, per active relation, neighbours, edge ids and (if wanted) places.
         """
         route, me = self.route, self.route.machine
         if route.num_machines == 1:

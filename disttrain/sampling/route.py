@@ -1,4 +1,4 @@
-"""The one way in which ranks speak about the graph: something for each machine goes out, an answer from each comes back."""
+"""The one way in which ranks speak about the graph: a message to each machine goes out, one from each comes back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Route:
         Args:
             message: 1-D; what goes to machine 0 first. Nothing goes to the own machine.
             sizes: int64 [num_machines].
-            answer_sizes: int64 [num_machines] where the receiver knows what will come; otherwise they are asked for first.
+            answer_sizes: int64 [num_machines] where the receiver knows what will come; otherwise they are asked for
+                first.
             what: for the message when a peer fails.
 
         Returns:

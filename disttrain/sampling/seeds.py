@@ -1,4 +1,4 @@
-"""Which seeds each rank takes in each step of an epoch: pure functions of the split, the world's shape and the epoch."""
+"""Which seeds each rank takes in each step: pure functions of the split, the world's shape and the epoch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Seeds:
 
 
 def split_seeds(world: World, graph: Graph, node_type: str, mask: str) -> Seeds:
-    """The nodes of a type whose boolean attribute `mask` is set; each machine reads its own range, then all are gathered.
+    """The nodes of a type whose boolean attribute `mask` is set; each machine reads its own range, then all are
+    gathered.
 
     Cost: one pass over the mask, and 16 bytes a seed to every rank.
     """
@@ -76,9 +77,9 @@ def share_epoch(
 ) -> Shares:
     """Divide a split among ranks and steps: every seed exactly once, equal shares (to within one), equal step counts.
 
-    With `locality`, each machine takes of its own seeds first, up to its equal share; what is left over on machines that
-    own more fills up those that own fewer. Without, step s of W ranks takes the places s*W*batch_size and on of the
-    (shuffled) order, so that a global batch depends on neither the cut nor the number of ranks it is divided among.
+    With `locality`, each machine takes of its own seeds first, up to its equal share; what is left over on machines
+    that own more fills up those that own fewer. Without, step s of W ranks takes the places s*W*batch_size and on of
+    the (shuffled) order, so that a global batch depends on neither the cut nor the number of ranks it is divided among.
 
     Args:
         owners: int [num_seeds], the machine that owns each seed.

@@ -48,8 +48,9 @@ def test_many_picks_are_distinct_and_equally_likely(degree, fanout):
     drawn = _draw(degree, fanout, False, times)
     assert all(len(set(picks)) == fanout for picks in drawn.tolist())
     counts = np.bincount(drawn.ravel(), minlength=degree)
-    # Of degree d, k without replacement: the variance of each count is times * k/d * (1 - k/d), and counts are negatively
-    # correlated such that sum((c - mean)^2) / (mean * (1 - k/d)) * (d-1)/d is chi-square with d - 1 degrees of freedom.
+    # Of degree d, k without replacement: the variance of each count is times * k/d * (1 - k/d), and counts are
+    # negatively correlated such that sum((c - mean)^2) / (mean * (1 - k/d)) * (d-1)/d is chi-square with d - 1 degrees
+    # of freedom.
     mean, share = times * fanout / degree, fanout / degree
     statistic = ((counts - mean) ** 2).sum() / (mean * (1 - share)) * (degree - 1) / degree
     assert abs(statistic - (degree - 1)) < 5 * np.sqrt(2 * (degree - 1))
