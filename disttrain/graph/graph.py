@@ -67,7 +67,7 @@ class Graph:
         manifest = read_manifest(Path(directory))
         if manifest["parts"] < num_machines:
             raise ExperimentError(
-                f"{directory} holds {manifest['parts']} partitions, fewer than the {num_machines} machines of this job; "
+                f"{directory} holds {manifest['parts']} partitions, fewer than this job's {num_machines} machines; "
                 f"partition again with partition.parts={num_machines} or more"
             )
         return Graph(Path(directory), manifest, machine, num_machines, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ def _share(num_seeds: int, machines: int, local: int, **changes) -> tuple[Seeds,
     rng = np.random.default_rng(num_seeds)
     seeds = Seeds(rng.permutation(num_seeds), np.sort(rng.permutation(3 * num_seeds)[:num_seeds]))
     owners = rng.choice(machines, num_seeds, p=np.arange(1, machines + 1) / np.arange(1, machines + 1).sum())
-    options = dict(batch_size=8, shuffle=True, locality=True, run_seed=3, epoch=1) | changes
+    options: dict[str, Any] = dict(batch_size=8, shuffle=True, locality=True, run_seed=3, epoch=1) | changes
     return seeds, owners, share_epoch(seeds, owners, num_machines=machines, ranks_per_machine=local, **options)
 
 
