@@ -38,7 +38,7 @@ test-cluster: env  ## training over two hosts (network namespaces; needs root an
 	tests/cluster/run.sh $(BIN)/python
 
 test-gpu: env  ## what needs a GPU; skips with a reason where there is none
-	$(BIN)/pytest -m gpu tests/gpu
+	$(BIN)/pytest -m gpu -s tests/gpu
 
 clean:  ## remove the environment and caches (not data, not runs)
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
