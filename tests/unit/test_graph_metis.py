@@ -77,13 +77,15 @@ def test_rare_relations_weigh_more():
 
 def test_vertex_weights_balance_each_type_and_the_seeds():
     graph = graph_arrays(zoo())
-    # paper and author are large enough for two parts; venue and lonely are balanced together.
+    # paper and author are large enough for two parts; venue and lonely are not, even together, and go with author.
     weights = vertex_weights(graph, parts=2)
-    assert weights.sum(axis=0).tolist() == [5 + 3, 211, 97, 100]
-    assert weights[:211, 1].all()
-    assert weights[:, 3].nonzero()[0].tolist() == graph.nodes["paper"].attributes["train_mask"].nonzero()[0].tolist()
-    # For eight parts only paper is; the seeds are too few.
-    assert vertex_weights(graph, parts=8).sum(axis=0).tolist() == [97 + 5 + 3, 211]
+    assert weights.sum(axis=0).tolist() == [211, 97 + 5 + 3, 100]
+    assert weights[:211, 0].all()
+    assert weights[:, 2].nonzero()[0].tolist() == graph.nodes["paper"].attributes["train_mask"].nonzero()[0].tolist()
+    # For five parts author is too small, and the three together are not; the seeds are just enough.
+    assert vertex_weights(graph, parts=5).sum(axis=0).tolist() == [211, 97 + 5 + 3, 100]
+    # For eight only paper is large enough, and the seeds are too few.
+    assert vertex_weights(graph, parts=8).sum(axis=0).tolist() == [211 + 97 + 5 + 3]
     assert vertex_weights(graph, parts=100).sum(axis=0).tolist() == [211 + 97 + 5 + 3]
 
 
@@ -92,7 +94,7 @@ def test_many_types_share_constraints():
     for number in range(40):
         data[f"t{number:02}"].num_nodes = 100 + number
     weights = vertex_weights(graph_arrays(data), parts=2)
-    assert weights.sum(axis=0).tolist() == [sum(range(100, 134)), *range(139, 133, -1)]
+    assert weights.sum(axis=0).tolist() == [*range(139, 133, -1), sum(range(100, 134))]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])
