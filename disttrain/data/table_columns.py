@@ -63,11 +63,10 @@ class Table:
         file, raw = f"{function}({_text(path)}{options})", quoted(self.place + " raw")
         try:
             # insertion order is the order of the file, so rowid is the row's number
-            self.database.execute(f"CREATE TABLE {raw} AS SELECT {self._without_zones(file)} FROM {file}")
+            self.database.execute(f"CREATE TABLE {raw} AS SELECT * FROM {file}")
         except duckdb.Error as error:
             self.mistakes.append(f"data.{self.place}.file: {os.path.basename(path)} cannot be read: {_brief(error)}")
             return
-        self.columns = self._types(raw)
         computed = self._computed(raw)
         where = self.settings.where
         if where is not None:
@@ -85,25 +84,26 @@ class Table:
             self.mistakes.append(f"data.{self.place}: computing its columns failed: {_brief(error)}")
         self.database.execute(f"DROP TABLE {raw}")
 
-    def _without_zones(self, file: str) -> str:
-        zoned = [name for name, kind in self._types(file).items() if kind == "TIMESTAMP WITH TIME ZONE"]
-        replaced = ", ".join(f"CAST({quoted(name)} AS TIMESTAMP) AS {quoted(name)}" for name in zoned)
-        return f"* REPLACE ({replaced})" if zoned else "*"
-
     def _types(self, relation: str) -> dict[str, str]:
         described = self.database.sql(f"DESCRIBE SELECT * FROM {relation}").fetchall()
         return {name: kind for name, kind, *_ in described}
 
+    def _types_of_columns(self, query: str) -> dict[str, str]:
+        return {column: kind for column, kind in self._types(f"({query})").items() if column != ROW}
+
     def _computed(self, raw: str) -> str:
         """The query that adds the computed columns; an expression may use the ones above it."""
-        query = f"SELECT rowid AS {quoted(ROW)}, * FROM {raw}"
+        zoned = [name for name, kind in self._types(raw).items() if kind == "TIMESTAMP WITH TIME ZONE"]
+        in_utc = ", ".join(f"CAST({quoted(name)} AS TIMESTAMP) AS {quoted(name)}" for name in zoned)
+        query = f"SELECT rowid AS {quoted(ROW)}, *{f' REPLACE ({in_utc})' if zoned else ''} FROM {raw}"
+        self.columns = self._types_of_columns(query)
         for name, expression in self.settings.columns.items():
             if name in self.columns:
                 self.mistakes.append(f"data.{self.place}.columns.{name}: the file has a column of this name already")
                 continue
             extended = f"SELECT *, ({expression}) AS {quoted(name)} FROM ({query})"
             try:
-                self.columns = {column: kind for column, kind in self._types(f"({extended})").items() if column != ROW}
+                self.columns = self._types_of_columns(extended)
                 query = extended
             except duckdb.Error as error:
                 self.mistakes.append(f"data.{self.place}.columns.{name}: {expression}: {_brief(error)}")
