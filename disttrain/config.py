@@ -85,6 +85,8 @@ class SplitByMasks(Section):
 
 
 class SplitByRatio(Section):
+    """Labelled nodes at random, in these shares; what is left over is in no split."""
+
     by: Literal["ratio"]
     train: Fraction
     val: Fraction
@@ -454,8 +456,12 @@ def fanout_conflicts(layers: int, fanouts: Mapping[str, Any]) -> dict[tuple[str,
 
 
 class Experiment(Section):
+    """One experiment: a YAML file, read and checked."""
+
     name: str = "experiment"
+    """Names the run directory."""
     seed: int = 0
+    """Of first weights, shuffles, draws and dropout: with the same one, a run repeats itself."""
     run_dir: str | None = None
     """Null: `runs/<name>`."""
     data: DataSource
