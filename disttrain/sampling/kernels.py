@@ -276,9 +276,24 @@ def forget_nodes(nodes, table, mask):
 
 @njit(nogil=True, cache=True)
 def relabel(sources, table, mask, nodes, num_nodes):
-    """Replace ids by their indices in the batch, new ones getting the next; returns how many nodes there are now."""
-    for n in range(len(sources)):
-        sources[n], num_nodes = _local_index(sources[n], table, mask, nodes, num_nodes)
+    """Replace ids by their indices in the batch, new ones getting the next; returns how many nodes there are now.
+
+    `nodes` has room for one more than there will be.
+    """
+    if mask < 0:
+        # Without a branch: whether a node is new cannot be predicted, and a wrong guess costs more than two stores.
+        for n in range(len(sources)):
+            u = sources[n]
+            index = np.int64(table[u])
+            is_new = index < 0
+            index = num_nodes if is_new else index
+            table[u] = index
+            nodes[num_nodes] = u
+            sources[n] = index
+            num_nodes += np.int64(is_new)
+    else:
+        for n in range(len(sources)):
+            sources[n], num_nodes = _local_index(sources[n], table, mask, nodes, num_nodes)
     return num_nodes
 
 

@@ -47,8 +47,8 @@ class _Ids:
     def make_room(self, more: int) -> None:
         """For `more` further nodes at most."""
         most = min(self.num_nodes, self.count + more)
-        if most > len(self.ids):
-            grown = np.empty(max(most, 2 * len(self.ids)), self.ids.dtype)
+        if most >= len(self.ids):  # `relabel` writes one place beyond
+            grown = np.empty(max(most + 1, 2 * len(self.ids)), self.ids.dtype)
             grown[: self.count] = self.ids[: self.count]
             self.ids = grown
         if not self.dense and 2 * most > len(self.table):
