@@ -120,9 +120,10 @@ def partition_directory(experiment: Experiment, data_fingerprint: str, num_machi
     elif isinstance(source, FileData):
         beside, name = Path(source.path).parent, Path(source.path).stem
     elif isinstance(source, TablesData):
-        if not source.root.startswith("package:"):
-            beside = Path(source.root)
-        name = Path(source.root).name
+        if source.root.startswith("package:"):
+            name = source.root.removeprefix("package:").partition("/")[0]
+        else:
+            beside, name = Path(source.root), Path(source.root).name
     identity = fingerprint.fingerprint(data_fingerprint, settings, _parts(experiment, num_machines))
     return Path(fingerprint.partition_directory(beside / "partitions", name, identity))
 
