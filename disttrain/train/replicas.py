@@ -36,7 +36,7 @@ class _Shell(nn.Module):
         return self.model(batch)
 
 
-def replicate(model: nn.Module, world: World) -> DistributedDataParallel:
+def replicate(model: nn.Module) -> DistributedDataParallel:
     """Wrap the model for training: the gradients that `backward` leaves are the mean over all ranks.
 
     DDP sorts its buckets anew after the first backward pass. With three ranks or more, the order in which gloo adds up
@@ -45,9 +45,8 @@ def replicate(model: nn.Module, world: World) -> DistributedDataParallel:
 
     Buffers are left alone; see `mean_running_statistics`.
     """
-    device_ids = [world.device.index] if world.device.type == "cuda" else None
     options: dict[str, Any] = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
-    replica = DistributedDataParallel(_Shell(model), device_ids=device_ids, **options)
+    replica = DistributedDataParallel(_Shell(model), **options)
     replica(None).backward()
     replica.zero_grad(set_to_none=True)
     return replica

@@ -40,14 +40,15 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
     seconds = trainer.all_seconds()
     best = position.best_evaluation or {"metrics": {}, "num_evaluated": 0}
     manifest = trainer.manifest
+    epochs = position.epoch + (position.epoch_step > 0)  # `max_steps` may end the run within one
     return {
         "name": trainer.experiment.name,
         "task": trainer.experiment.task.kind,
         "world_size": world.size,
         "nodes": world.num_machines,
-        "epochs": position.epoch,
+        "epochs": epochs,
         "steps": position.step,
-        "best_epoch": position.epoch if position.best.epoch is None else position.best.epoch + 1,
+        "best_epoch": epochs if position.best.epoch is None else position.best.epoch + 1,
         "best_metric": position.best.metric,
         "val": best["metrics"],
         "test": test.metrics if test else {},

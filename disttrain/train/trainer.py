@@ -94,7 +94,7 @@ class Trainer:
         if not self.loaders["train"].num_steps:
             raise ExperimentError("data.split leaves no training nodes: nothing to learn from")
         self.optimizer = build_optimizer(self.model, self.settings)
-        self.replica = replicate(self.model, world)
+        self.replica = replicate(self.model)
         self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
         self.stop_request = StopRequest()
         self.steps_here, self.seeds_here = 0, 0

@@ -37,8 +37,9 @@ class Transfer:
     def _send(self, batch: HeteroData) -> tuple[HeteroData, torch.cuda.Event | None]:
         if self._stream is None:
             return batch, None
+        pinned = batch.pin_memory()
         with torch.cuda.stream(self._stream), self._clock.on_device("to_device"):
-            moved = batch.pin_memory().to(self._device, non_blocking=True)
+            moved = pinned.to(self._device, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record(self._stream)
         return moved, arrived

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
+import os
 import pickle
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -85,6 +88,36 @@ def test_a_writer_that_dies_leaves_nothing_that_is_read(checkpoints: CheckpointD
     assert checkpoints.names() == ["step-0000000001"]
     checkpoints.prepare()
     assert not target.exists()
+
+
+def write_and_die(directory: str, where: str) -> None:
+    """A writer that is killed: with the tensors half written, before the manifest, or before it is put in place."""
+    checkpoints = CheckpointDirectory(Path(directory))
+    checkpoints.save(1, TENSORS, {"step": 1})
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if where == "tensors":
+        torch.save = die  # pyright: ignore[reportAttributeAccessIssue]
+    elif where == "manifest":
+        checkpoint_module._fingerprint = die  # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        os.replace = die  # pyright: ignore[reportAttributeAccessIssue]
+    checkpoints.save(2, TENSORS, {"step": 2})
+
+
+@pytest.mark.parametrize("where", ["tensors", "manifest", "replace"])
+def test_a_writer_that_is_killed_leaves_the_one_before(tmp_path: Path, where: str):
+    writer = multiprocessing.get_context("spawn").Process(target=write_and_die, args=(str(tmp_path), where))
+    writer.start()
+    writer.join(60)
+    assert writer.exitcode == -signal.SIGKILL
+    checkpoints = CheckpointDirectory(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert checkpoints.newest_whole() == ("step-0000000001", {"step": 1})
+    checkpoints.prepare()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-0000000001"]
 
 
 def test_the_newest_and_the_best_stay(checkpoints: CheckpointDirectory):
