@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 
@@ -15,36 +16,40 @@ class BlockPool:
     """Hands out uninitialised arrays, in blocks of memory that nobody uses any more.
 
     An array keeps its block busy for as long as it, or a view or tensor made of it, is alive; nothing has to be given
-    back. Block sizes grow in steps of a quarter, so that batches of varying sizes share them. Several threads may use a
-    pool. It keeps as much memory as was in use at the busiest moment.
+    back. Block sizes grow in steps of a quarter at most, so that batches of varying sizes share them. Several threads
+    may use a pool. It keeps as much memory as was in use at the busiest moment.
     """
 
     def __init__(self) -> None:
-        self._blocks = [np.empty(0, np.uint8)]
+        self._blocks: dict[int, list[np.ndarray]] = {0: [np.empty(0, np.uint8)]}
+        """By size. The first one is never handed out."""
         self._lock = threading.Lock()
-        # A block is idle if only the list (and the call that counts) knows it. The first one is never handed out.
-        self._idle = sys.getrefcount(self._blocks[0])
+        # A block is idle if only its list (and the call that counts) knows it.
+        blocks = self._blocks[0]
+        self._idle = sys.getrefcount(blocks[0])
 
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Like `np.empty`."""
         dtype = np.dtype(dtype)
-        shape = shape if isinstance(shape, tuple) else (shape,)
-        num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        num_bytes = (math.prod(shape) if isinstance(shape, tuple) else int(shape)) * dtype.itemsize
         if num_bytes < _LEAST_BYTES:
             return np.empty(shape, dtype)
         with self._lock:
-            return self._blocks[self._idle_block(num_bytes)][:num_bytes].view(dtype).reshape(shape)
+            return np.ndarray(shape, dtype, self._idle_block(num_bytes))
 
-    def _idle_block(self, num_bytes: int) -> int:
-        size = _LEAST_BYTES
-        while size < num_bytes:
-            size += size // 4 & ~63
-        fitting = [at for at in range(len(self._blocks)) if size <= self._blocks[at].nbytes <= 2 * size]
-        for at in sorted(fitting, key=lambda at: self._blocks[at].nbytes):
-            if sys.getrefcount(self._blocks[at]) == self._idle:
-                return at
-        self._blocks.append(np.empty(size, np.uint8))
-        return len(self._blocks) - 1
+    def _idle_block(self, num_bytes: int) -> np.ndarray:
+        # Sizes are numbers of three leading bits: 4, 5, 6, 7, 8, 10, 12, 14, 16, ...
+        step = 1 << ((num_bytes - 1).bit_length() - 3)
+        wanted = size = -(-num_bytes // step) * step
+        while size <= 2 * wanted:
+            blocks = self._blocks.get(size, [])
+            for at in range(len(blocks)):
+                if sys.getrefcount(blocks[at]) == self._idle:
+                    return blocks[at]
+            size += 1 << (size.bit_length() - 3)
+        block = np.empty(wanted, np.uint8)
+        self._blocks.setdefault(wanted, []).append(block)
+        return block
 
 
 BLOCKS = BlockPool()
