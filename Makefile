@@ -1,7 +1,8 @@
 # Everything runs in a virtual environment of its own, .venv, with the versions of constraints.txt.
-# PYTHON names another interpreter (3.11 or newer for the pinned versions): make test PYTHON=python3.12
+# PYTHON names another interpreter: make test PYTHON=python3.12. Python 3.10 gets the newest versions that run on it
+# instead: some of the pinned ones do not.
 PYTHON ?= python3
-CONSTRAINTS ?= constraints.txt
+CONSTRAINTS ?= $(shell $(PYTHON) -c 'import sys; print("constraints.txt" if sys.version_info >= (3, 11) else "/dev/null")')
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -10,7 +11,7 @@ BIN := .venv/bin
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
-.venv/.ready: pyproject.toml $(CONSTRAINTS)
+.venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -c $(CONSTRAINTS) -e '.[dev]'
 	touch $@
