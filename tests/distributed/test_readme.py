@@ -1,0 +1,72 @@
+"""Every command that README.md shows is run: here, or where this file says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrain.config import HeteroConvModel
+from disttrain.config_file import read_experiment
+from tests.agents import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+TESTED_ELSEWHERE = {
+    "make quickstart": ".ci/run",
+    "make test": ".ci/run",
+    "make lint": "a part of make test",
+    "make test-cluster": ".ci/run",
+    "make test-gpu": "tests/unit/test_gpu_script.py",
+    "torchrun --nnodes 2 --nproc-per-node 4 ... -m disttrain experiment.yaml": "a shortened form",
+    "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint host1:29500 "
+    "-m disttrain experiment.yaml": "tests/cluster/test_two_hosts.py",
+}
+
+
+def commands() -> list[str]:
+    blocks = [line[4:] for line in README.replace("\\\n", " ").splitlines() if line.startswith("    ")]
+    return [" ".join(line.split()) for line in blocks if re.match(r"(make|python|torchrun) ", line)]
+
+
+@pytest.mark.parametrize("command", [c for c in dict.fromkeys(commands()) if "examples/" in c or "verify" in c])
+def test_the_command_runs(command: str, place: Path) -> None:
+    words = shlex.split(command)
+    start = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}[words[0]]
+    if "verify" not in words:
+        words += ["train.epochs=1", "train.device=cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [*start, *words[1:]], cwd=place, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the commands find what they find in the repository, and leave what they make."""
+    directory = tmp_path_factory.mktemp("readme")
+    for name in ("examples", "launch"):
+        (directory / name).symlink_to(REPOSITORY / name)
+    return directory
+
+
+def test_the_experiment_and_its_overrides_are_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "experiment.yaml").write_text(block)
+    (overridden,) = [c for c in commands() if c.startswith("python -m disttrain experiment.yaml")]
+    experiment = read_experiment(tmp_path / "experiment.yaml", shlex.split(overridden)[4:])
+    assert (experiment.train.lr, experiment.sampling.fanout) == (0.01, (15, 10))
+    assert isinstance(experiment.model, HeteroConvModel)
+    assert experiment.model.relations["paper,to,author"].aggr == "max"
+
+
+def test_no_command_is_left_out() -> None:
+    known = [c for c in commands() if c in TESTED_ELSEWHERE or "examples/" in c or "verify" in c]
+    rest = [c for c in commands() if c not in known]
+    assert [c.split()[:4] for c in rest] == [["python", "-m", "disttrain", "experiment.yaml"]]
