@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -79,7 +78,7 @@ def main() -> int:
     median = {phase: statistics.median(line["seconds"][phase] for line in measured) for phase in measured[0]["seconds"]}
     seconds, steps = median.pop("train"), summary["steps"] // summary["epochs"]
     seeds = measured[0]["seeds"]
-    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = statistics.median(line["cpu_seconds"] for line in measured)
     print(
         f"\n{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
         f"{arguments.machines} machines x {arguments.procs} ranks x 1 thread"
@@ -92,14 +91,21 @@ def main() -> int:
         print(f"  {phase:<16}{value:8.2f} s  {value / seconds:6.1%}  {value / steps * 1000:8.2f} ms a step")
     rest = seconds - sum(median.values())
     print(f"  {'the loop itself':<16}{rest:8.2f} s  {rest / seconds:6.1%}  {rest / steps * 1000:8.2f} ms a step")
-    print(f"CPU time of all processes, start and evaluation included: {cpu.ru_utime + cpu.ru_stime:.0f} s")
+    print(
+        f"CPU time of a rank, all its threads: {cpu:.2f} s an epoch (beyond the wall time where ranks wait for cores)"
+    )
     print(
         f"exchanged: {summary['bytes_exchanged'] / 2**20:,.0f} MiB, "
         f"{summary['exchanges_per_batch']:g} exchanges a batch"
     )
     print(f"peak memory of a rank: {max(summary['peak_rss_bytes']) / 2**30:.2f} GiB; val {summary['val']}")
     if arguments.json:
-        figures = {"epoch_seconds": seconds, "phases": median, "epochs": [line["seconds"] for line in measured]}
+        figures = {
+            "epoch_seconds": seconds,
+            "cpu_seconds": cpu,
+            "phases": median,
+            "epochs": [line["seconds"] for line in measured],
+        }
         arguments.json.write_text(json.dumps({**figures, "summary": summary}, indent=2) + "\n")
     if arguments.quick:
         return 0

@@ -55,7 +55,7 @@ class RunDirectory:
 
     @property
     def is_done(self) -> bool:
-        return (self.path / "DONE").exists()
+        return (self.path / "DONE").exists() and (self.path / "summary.json").exists()
 
     def mark_done(self) -> None:
         with explaining(self.path, "DONE"):

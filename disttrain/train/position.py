@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config import ExperimentError, Train
 from .stop import BestSoFar
 
 
@@ -62,3 +64,26 @@ class Position:
             self.stop.restore(state["stop"])
         self.best_evaluation = state["best_evaluation"]
         self.seconds = state["seconds"]
+
+
+def first_position(train: Train, metrics: list[str]) -> Position:
+    """Where a run begins, with the metrics that choose its best epoch and its end.
+
+    Args:
+        metrics: the task's; `loss` comes with them.
+
+    Raises:
+        ExperimentError: a metric that the task has not, or a loss that should rise.
+    """
+    names, early_stop = [*metrics, "loss"], train.early_stop
+    for path, name in (("early_stop.metric", early_stop and early_stop.metric), ("best_metric", train.best_metric)):
+        if name is not None and name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "add it to task.metrics"
+            raise ExperimentError(f"train.{path}: the task has no metric {name!r}, only {', '.join(names)}; {hint}")
+    if early_stop and early_stop.metric == "loss" and early_stop.mode == "max":
+        raise ExperimentError("train.early_stop: a loss gets better as it falls; set train.early_stop.mode=min")
+    chosen = train.best_metric or (early_stop.metric if early_stop else names[0])
+    mode = early_stop.mode if early_stop and early_stop.metric == chosen else ("min" if chosen == "loss" else "max")
+    stop = BestSoFar(early_stop.metric, early_stop.mode) if early_stop else None
+    return Position(best=BestSoFar(chosen, mode), stop=stop)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import logging
 import signal
@@ -10,9 +9,8 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
@@ -26,25 +24,19 @@ from .checkpoint import CheckpointDirectory, named_checkpoint, newest_checkpoint
 from .evaluate import Evaluation, evaluate
 from .identity import check_identity, run_identity
 from .loaders import Loader, build_loaders
+from .losses import StepLosses
 from .optimizer import build_optimizer, optimizer_tensors, restore_optimizer
 from .phases import STEP_PHASES, PhaseClock
-from .position import MeanLoss, Position
+from .position import MeanLoss, first_position
 from .precision import Precision, keep_fp32
 from .randomness import seed_step
 from .replicas import mean_running_statistics, replicate
 from .schedule import learning_rate_factor
-from .stop import BestSoFar, Interrupted, StopRequest
+from .stop import Interrupted, StopRequest
 from .summary import run_summary
 from .transfer import Transfer
 
 logger = logging.getLogger(__name__)
-
-
-class PartitionedGraph(Protocol):
-    """What the trainer asks of the graph: `disttrain.graph.graph.Graph` has it."""
-
-    @property
-    def manifest(self) -> dict[str, Any]: ...
 
 
 class Trainer:
@@ -85,7 +77,7 @@ class Trainer:
         keep_fp32(self.model, self.settings.fp32_layers, world.device)
         if self.settings.fp32_layers and self.settings.precision == "fp32" and world.is_lead:
             logger.warning("train.fp32_layers has no effect while train.precision is fp32: every layer computes in it")
-        self.position = self._start()
+        self.position = first_position(self.settings, list(task.metrics().keys()))
         self.clock = PhaseClock(world.device)
         self.clock.seconds.update(seconds or {})
         self.transfer = Transfer(world.device, self.clock)
@@ -93,14 +85,17 @@ class Trainer:
             self.loaders = loaders if loaders is not None else build_loaders(experiment, world, graph, task, model)
         if not self.loaders["train"].num_steps:
             raise ExperimentError("data.split leaves no training nodes: nothing to learn from")
+        if self.settings.early_stop and not self.loaders["val"].num_steps:
+            raise ExperimentError("train.early_stop needs validation nodes, and data.split leaves none")
         self.optimizer = build_optimizer(self.model, self.settings)
         self.replica = replicate(self.model)
         self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
         self.stop_request = StopRequest()
         self.steps_here, self.seeds_here = 0, 0
-        self.unlogged: list[tuple[Tensor, int]] = []
+        self.losses = StepLosses()
         self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
         self.epoch_phases: dict[str, float] = {}
+        self.epoch_cpu = 0.0
         self.saved: tuple[int, int] | None = None
         self.run: RunDirectory | None = None
         self.report: RunReport | None = None
@@ -135,6 +130,7 @@ class Trainer:
         self.model.train()
         self.logged_at = time.perf_counter()
         self.epoch_phases = {phase: self.clock.seconds[phase] for phase in ("train", *STEP_PHASES)}
+        self.epoch_cpu = time.process_time()
         with closing(loader.batches(position.epoch, start=position.epoch_step)) as batches:
             for batch in self.transfer(batches):
                 self._train_step(batch)
@@ -170,7 +166,7 @@ class Trainer:
             scaler.step(self.optimizer)
             scaler.update()
             self.optimizer.zero_grad(set_to_none=True)
-        self.unlogged.append((loss.detach(), batch[self.task.node_type].batch_size))
+        self.losses.add(loss, batch[self.task.node_type].batch_size)
         self.seeds_here += batch.num_global_seeds
         self.steps_here += 1
 
@@ -184,6 +180,7 @@ class Trainer:
         self._write(
             "epoch", loss=position.epoch_loss.mean, seeds=position.epoch_loss.num_seeds,
             seconds={phase: self.clock.seconds[phase] - before for phase, before in self.epoch_phases.items()},
+            cpu_seconds=time.process_time() - self.epoch_cpu,
         )  # fmt: skip
         if self.loaders["val"].num_steps and (last or (position.epoch + 1) % self.settings.eval_every == 0):
             evaluation = self._evaluate("val")
@@ -241,50 +238,40 @@ class Trainer:
 
     def _log_steps(self) -> None:
         """Add up the losses since the last time over all ranks, look for trouble, and agree on whether to stop."""
-        if not self.unlogged:
+        if not len(self.losses):
             return
-        position, world = self.position, self.world
+        position, scaler = self.position, self.precision.scaler
         with self.clock.wall("log"):  # here the process waits for the device
-            losses = torch.stack([loss for loss, _ in self.unlogged]).double().cpu()
-            seeds = torch.tensor([num_seeds for _, num_seeds in self.unlogged], dtype=torch.float64)
-            finite = torch.isfinite(losses)
-            sums = torch.stack([
-                losses[finite].sum(), seeds[finite].sum(), (~finite).sum().double(),
-                torch.tensor(float(self.stop_request.signal), dtype=torch.float64),
-            ])  # fmt: skip
-            total, num_seeds, num_bad, stop = world.sum(sums, self._what("training")).tolist()
+            summed = self.losses.sum_up(self.world, self.stop_request.signal != 0, self._what("training"))
             self.clock.collect()
-            phases = {phase: self.clock.seconds[phase] for phase in STEP_PHASES}
-            mean_running_statistics(self.model, world)
-        if num_bad:
-            self._check_loss(finite)
-        steps, self.unlogged = len(self.unlogged), []
-        position.epoch_loss.add(total, int(num_seeds))
+            mean_running_statistics(self.model, self.world)
+        # Under fp16 such a step was skipped, and a smaller scale may help.
+        if summed.num_bad and (not scaler.is_enabled() or scaler.get_scale() < 1.0):
+            self._refuse_loss(summed.first_bad)
+        position.epoch_loss.add(summed.total, summed.num_seeds)
         now = time.perf_counter()
-        rate = num_seeds / max(1e-9, now - self.logged_at)
-        self.clock.seconds["train"] += now - self.logged_at
-        self.logged_at = now
-        loss = total / max(1.0, num_seeds)
-        per_step = {phase: (phases[phase] - self.logged_phases[phase]) / steps for phase in STEP_PHASES}
+        seconds, self.logged_at = now - self.logged_at, now
+        self.clock.seconds["train"] += seconds
+        phases = {phase: self.clock.seconds[phase] for phase in STEP_PHASES}
+        per_step = {phase: (phases[phase] - self.logged_phases[phase]) / summed.steps for phase in STEP_PHASES}
         self.logged_phases = phases
-        scale = {"scale": self.precision.scaler.get_scale()} if self.precision.scaler.is_enabled() else {}
+        loss, rate = summed.total / max(1, summed.num_seeds), summed.num_seeds / max(1e-9, seconds)
+        scale = {"scale": scaler.get_scale()} if scaler.is_enabled() else {}
         self._write(
-            "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=steps,
+            "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=summed.steps,
             step_seconds=per_step, **scale,
         )  # fmt: skip
         self.progress.steps(position.epoch_step, loss, rate)
-        if stop:
+        if summed.stop:
             self._stop()
 
-    def _check_loss(self, finite: Tensor) -> None:
-        """A loss that is not finite ends the run; under fp16 only once a smaller scale does not help."""
-        scaler = self.precision.scaler
-        if scaler.is_enabled() and scaler.get_scale() >= 1.0:
-            return
-        first = self.position.step - len(finite) + int(torch.nonzero(~finite)[0]) if not finite.all() else None
-        places = self.world.gather((first, self.world.host), "comparing losses")
+    def _refuse_loss(self, first_bad: int | None) -> None:
+        step = None if first_bad is None else self.position.step - first_bad
+        places = self.world.gather((step, self.world.host), "comparing losses")
         step, rank = min((step, rank) for rank, (step, _) in enumerate(places) if step is not None)
-        hint = "bf16, or train.fp32_layers" if scaler.is_enabled() else "a smaller train.lr, or train.grad_clip"
+        hint = (
+            "bf16, or train.fp32_layers" if self.precision.scaler.is_enabled() else "a smaller lr, or train.grad_clip"
+        )
         raise FloatingPointError(
             f"the loss is not finite: first on rank {rank} on {places[rank][1]}, in step {step} (epoch "
             f"{self.position.epoch + 1}). Try {hint}, and look for values that are not finite in the features"
@@ -418,23 +405,6 @@ class Trainer:
         before = self.position.seconds
         return {phase: here.get(phase, 0.0) + before.get(phase, 0.0) for phase in {**here, **before}}
 
-    def _start(self) -> Position:
-        """The first position, with the metrics that choose the best epoch and the time to stop."""
-        names = [*self.task.metrics().keys(), "loss"]
-        early_stop = self.settings.early_stop
-        chosen = self.settings.best_metric or (early_stop.metric if early_stop else names[0])
-        named = {"early_stop.metric": early_stop and early_stop.metric, "best_metric": self.settings.best_metric}
-        for path, name in named.items():
-            if name is not None and name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {near[0]}?" if near else "add it to task.metrics"
-                raise ExperimentError(f"train.{path}: the task has no metric {name!r}, only {', '.join(names)}; {hint}")
-        if early_stop and early_stop.metric == "loss" and early_stop.mode == "max":
-            raise ExperimentError("train.early_stop: a loss gets better as it falls; set train.early_stop.mode=min")
-        mode = early_stop.mode if early_stop and early_stop.metric == chosen else ("min" if chosen == "loss" else "max")
-        stop = BestSoFar(early_stop.metric, early_stop.mode) if early_stop else None
-        return Position(best=BestSoFar(chosen, mode), stop=stop)
-
     def _let_go(self) -> None:
         """Close what is open, and drop what refers to the process group: torch may abort at exit otherwise."""
         if self.report is not None:
@@ -443,5 +413,5 @@ class Trainer:
             self.run.close()
         del self.replica, self.optimizer, self.model
         self.loaders = {}
-        self.unlogged.clear()
+        self.losses = StepLosses()
         gc.collect()

@@ -54,7 +54,9 @@ def train(world: World, run_dir: Path, killed_after: int | None = None, **settin
 
 def without_times(line: dict[str, Any]) -> dict[str, Any]:
     return {
-        key: value for key, value in line.items() if key not in ("time", "seeds_per_second", "step_seconds", "seconds")
+        key: value
+        for key, value in line.items()
+        if key not in ("time", "seeds_per_second", "step_seconds", "seconds", "cpu_seconds")
     }
 
 
