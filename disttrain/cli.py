@@ -166,7 +166,7 @@ def _joined(arguments: argparse.Namespace) -> Iterator[tuple[World, Experiment]]
             raise ExperimentError(str(refusal))
         return experiment
 
-    settings = experiment.train if experiment is not None else Train(device="cpu")
+    settings = experiment.train if experiment is not None else Train()
     with World.start(settings.device, settings.timeout, settings.threads) as world:
         try:
             agreed = world.together(given, "reading the experiment")
