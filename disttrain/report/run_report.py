@@ -18,7 +18,8 @@ class RunReport:
     """Appends to `metrics.jsonl` and `tensorboard/` in a run directory.
 
     Every line has `event`, `epoch`, `step` (optimizer steps over all epochs) and `time` (seconds since 1970), and the
-    event's figures. Nested figures become `group/name` in TensorBoard. Values that are not finite are written as null.
+    event's figures. In TensorBoard they are `train/loss`, `epoch/seconds/forward`, `val/accuracy`, ... Values that
+    are not finite are written as null.
     """
 
     def __init__(self, directory: Path, length: int = 0, step: int = 0) -> None:
@@ -38,7 +39,10 @@ class RunReport:
         with explaining(self._path, "metrics.jsonl"):
             self._lines.write(json.dumps(_finite(line)) + "\n")
             self._lines.flush()
-            for name, value in _scalars(figures, event):
+            scalars = (
+                _scalars(figures["metrics"], figures["split"]) if "metrics" in figures else _scalars(figures, event)
+            )
+            for name, value in scalars:
                 self._tensorboard.add_scalar(name, value, step)
 
     def durable_length(self) -> int:

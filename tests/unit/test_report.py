@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tensorboard.backend.event_processing import event_accumulator
 
 from disttrain.config import ExperimentError
 from disttrain.report.progress import TrainingProgress
@@ -27,7 +28,21 @@ def test_lines_carry_their_place_and_figures(tmp_path: Path):
     (line,) = lines(tmp_path)
     assert line.pop("time") > 0
     assert line == {"event": "train", "epoch": 1, "step": 10, "loss": 0.5, "nested": {"a": None}}
-    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_tensorboard_has_the_same_figures(tmp_path: Path):
+    report = RunReport(tmp_path)
+    report.write("train", 1, 10, loss=0.5, step_seconds={"forward": 0.25})
+    report.write("evaluation", 1, 10, split="val", num_evaluated=3, metrics={"accuracy": 0.75})
+    report.close()
+    found = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    values = {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    assert values == {
+        "train/loss": [(10, 0.5)],
+        "train/step_seconds/forward": [(10, 0.25)],
+        "val/accuracy": [(10, 0.75)],
+    }
 
 
 def test_resuming_cuts_back_to_the_checkpoint(tmp_path: Path):

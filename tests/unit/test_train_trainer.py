@@ -273,6 +273,24 @@ def test_what_cannot_be_is_refused_before_work(world: World, tmp_path: Path, set
     assert not (tmp_path / "run").exists()
 
 
+def test_without_validation_the_last_weights_are_scored(world: World, tmp_path: Path):
+    loaders = {
+        "train": RowLoader(world, 21, 10),
+        "val": RowLoader(world, 0, 5),
+        "test": RowLoader(world, 13, 5, seed=2),
+    }
+    summary = row_trainer(world, tmp_path, loaders=loaders).train()
+    assert (summary["best_epoch"], summary["val"], summary["num_evaluated"]["test"]) == (3, {}, 13)
+    with pytest.raises(ExperimentError, match=r"train.early_stop needs validation nodes"):
+        row_trainer(world, tmp_path, loaders=loaders, early_stop={"metric": "accuracy"})
+
+
+def test_nothing_to_learn_from_is_refused(world: World, tmp_path: Path):
+    loaders = {split: RowLoader(world, 0, 5) for split in ("train", "val", "test")}
+    with pytest.raises(ExperimentError, match="no training nodes"):
+        row_trainer(world, tmp_path, loaders=loaders)
+
+
 def test_the_summary_has_its_fields(world: World, tmp_path: Path):
     row_trainer(world, tmp_path).train()
     summary = json.loads((tmp_path / "summary.json").read_text())
