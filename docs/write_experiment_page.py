@@ -16,8 +16,8 @@ PAGE = Path(__file__).parent / "experiment.md"
 INTRODUCTION = """\
 # Every key of the experiment
 
-Written by `docs/write_experiment_page.py` from `disttrain/config.py`. A section is a mapping; where it has several kinds,
-one key (`source`, `by`, `kind`) says which. `required` means that there is no default.
+Written by `docs/write_experiment_page.py` from `disttrain/config.py`. A section is a mapping; where it has several
+kinds, one key (`source`, `by`, `kind`) says which. `required` means that there is no default.
 """
 
 
