@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +42,7 @@ FANOUTS = {
 def _loader(world: World, directory: str, training: bool = True, wants: Wants = WANTS, **sampling) -> NodeLoader:
     graph = open_parts(directory, world.machine, world.num_machines)
     seeds = split_seeds(world, graph, "paper", "train_mask" if training else "val_mask")
-    options = dict(batch_size=12, locality=False, workers=2, prefetch=2) | sampling
+    options: dict[str, Any] = dict(batch_size=12, locality=False, workers=2, prefetch=2) | sampling
     return NodeLoader(
         world, graph, "paper", seeds, sampling=Sampling(**options), run_seed=5, wants=wants, training=training
     )
@@ -222,7 +225,7 @@ def test_loaders_of_several_machines(parts, straight, size, machines, num_parts)
     expected = straight(parts[1], fanout=(4, 3))
     ranks = run_ranks(_loaded, size, parts[num_parts], machines=machines)
     for step, contents in enumerate(zip(*ranks, strict=True)):
-        seeds = sum((seeds for _, _, seeds in contents), [])
+        seeds = functools.reduce(operator.iadd, (seeds for _, _, seeds in contents), [])
         whole = expected[step]
         assert seeds == whole[("paper", "n_id")][: whole[("paper", "batch_size")]]
         assert {(s, n) for s, n, _ in contents} == {(whole["step"], whole["seeds"])}
@@ -279,7 +282,7 @@ def test_a_batch_without_seeds_has_everything_empty(parts):
         out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.empty(0, dtype=torch.long), None, "paper"))
     assert all(len(ids) == 0 for ids in out.node.values()) and len(out.node) == 4
     assert all(len(row) == 0 for row in out.row.values()) and len(out.row) == 6
-    assert out.num_sampled_nodes == dict.fromkeys(out.node, [0, 0, 0])
+    assert out.num_sampled_nodes == {key: [0, 0, 0] for key in out.node}
 
 
 def test_the_ring_by_arithmetic(tmp_path):
