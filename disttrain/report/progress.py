@@ -41,6 +41,10 @@ class TrainingProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bar away; `say` goes on."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -216,6 +216,7 @@ class Trainer:
         if self.run is not None:
             self.run.write_summary(summary)
             self.run.mark_done()
+            self.progress.stop()
             show_summary(summary, self.progress.console)
         self.world.barrier("ending the run")
         return summary
@@ -363,6 +364,7 @@ class Trainer:
 
         summary = self.world.lead(read, "reading the summary")
         self.progress.say(f"{self.directory} holds a finished run: nothing to do (--fresh begins anew)")
+        self.progress.stop()
         if self.world.is_lead:
             show_summary(summary, self.progress.console)
         return summary
