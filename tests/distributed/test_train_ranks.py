@@ -50,6 +50,24 @@ def train_and_resume(world: World, run_dir: str) -> list[dict[str, Tensor]]:
     return found
 
 
+def batch_norm(world: World, run_dir: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Running statistics, straight and resumed; each rank sees other rows."""
+
+    def run(name: str, max_steps: int | None) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        model = RowModel()
+        model.norm = torch.nn.BatchNorm1d(8)
+        row_trainer(
+            world, f"{run_dir}/{name}", model=model, num_rows=36, batch_size=12, even=True, max_steps=max_steps,
+            checkpoint={"every_steps": 2},
+        ).train()  # fmt: skip
+        return weights(model)
+
+    straight = run("straight", None)
+    run("resumed", 4)
+    return straight, run("resumed", None)
+
+
 def compare_worlds(world: World, run_dir: str) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
     """No dropout, uneven ranks (the last one has single rows, and an empty batch at the end of each epoch)."""
     settings = {"dropout": 0.0, "grad_clip": 0.3, "log_every": 2, "fp32_layers": []}
@@ -106,6 +124,15 @@ def test_resuming_is_exact_on_three_ranks(three: Session):
         for found in resumed:
             for name, tensor in straight.items():
                 assert torch.equal(found[name], tensor), name
+
+
+def test_running_statistics_are_means_over_ranks_and_resume_exactly(three: Session):
+    found = [rank["batch_norm"] for rank in three[1]]
+    for straight, resumed in found:
+        for name, tensor in straight.items():
+            assert torch.equal(resumed[name], tensor), name
+            assert torch.equal(found[0][0][name], tensor), name
+    assert found[0][0]["norm.running_mean"].abs().sum() > 0
 
 
 def mixed_precision(world: World, run_dir: str) -> dict[str, Tensor]:
@@ -302,4 +329,4 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Session:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Session:
     run_dir = tmp_path_factory.mktemp("three")
-    return run_dir, run_ranks(in_turn, 3, str(run_dir), ["compare_worlds", "train_and_resume"])
+    return run_dir, run_ranks(in_turn, 3, str(run_dir), ["compare_worlds", "train_and_resume", "batch_norm"])
