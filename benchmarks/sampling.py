@@ -104,7 +104,7 @@ class Contestant:
         cpu, wall = time.process_time(), time.perf_counter()
         for batch in loader.batches(number):
             store = batch[loader.node_type]
-            seeds.append(store.n_id[: store.batch_size])
+            seeds.append(store.n_id[: store.batch_size].clone())  # a view would keep the memory of all ids
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         ids = [each.numpy() for each in seeds]
         return (
