@@ -56,20 +56,20 @@ def say_once(text: str, world: World) -> None:
     if world.is_lead:
         print(f"disttrain: {text}", file=sys.stderr, flush=True)
         try:
-            world._store.set(key, "")
+            world.store.set(key, "")
             # torchrun ends all ranks when the first one leaves, and rank 0 holds the store.
-            world._store.wait([f"{key}/{rank}" for rank in range(1, world.size)], limit)
+            world.store.wait([f"{key}/{rank}" for rank in range(1, world.size)], limit)
         except RuntimeError:
             pass  # the others were not refused, or have gone
         return
     try:
-        world._store.wait([key], limit)
+        world.store.wait([key], limit)
     except RuntimeError:
         print(f"disttrain: {world}: {text}", file=sys.stderr, flush=True)
         return
     if world.leads_machine:
         print(f"disttrain: {world} was refused too; rank 0 says why", file=sys.stderr, flush=True)
     try:
-        world._store.set(f"{key}/{world.rank}", "")
+        world.store.set(f"{key}/{world.rank}", "")
     except RuntimeError:
         pass

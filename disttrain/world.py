@@ -51,7 +51,8 @@ class World:
     device: torch.device
     timeout: float
     """Seconds that one rank waits for another."""
-    _store: Store
+    store: Store
+    """Short notes between ranks; rank 0 holds it."""
     _control: dist.ProcessGroup
     _free: list[dist.ProcessGroup] = field(default_factory=list)
     _turns: dict[str, int] = field(default_factory=dict)
@@ -114,7 +115,7 @@ class World:
             host=socket.gethostname(),
             device=here,
             timeout=timeout,
-            _store=PrefixStore("control", store),
+            store=PrefixStore("control", store),
             _control=control,
         )
         left_well = False
@@ -226,11 +227,11 @@ class World:
             while not finished.wait(_BEAT_SECONDS):
                 count += 1
                 try:
-                    self._store.set(f"{key}/beat", str(count))
+                    self.store.set(f"{key}/beat", str(count))
                 except (RuntimeError, dist.DistError):
                     return  # the store is gone, and with it those who would listen
 
-        self._store.set(f"{key}/beat", "0")
+        self.store.set(f"{key}/beat", "0")
         pulse = threading.Thread(target=beat, name=f"beat: {what}", daemon=True)
         pulse.start()
         try:
@@ -245,7 +246,7 @@ class World:
         finally:
             finished.set()
             pulse.join()
-            self._store.set(f"{key}/outcome", pickle.dumps(outcome))  # pyright: ignore
+            self.store.set(f"{key}/outcome", pickle.dumps(outcome))  # pyright: ignore
         return result
 
     def _await(self, key: str, worker: int, what: str) -> Any:
@@ -253,10 +254,10 @@ class World:
         heard = started
         while True:
             try:
-                if self._store.check([f"{key}/outcome"]):
+                if self.store.check([f"{key}/outcome"]):
                     break
-                if self._store.check([f"{key}/beat"]):
-                    beat = self._store.get(f"{key}/beat")
+                if self.store.check([f"{key}/beat"]):
+                    beat = self.store.get(f"{key}/beat")
                     if beat != last_beat:
                         last_beat, heard = beat, time.monotonic()
             except RuntimeError as error:
@@ -268,7 +269,7 @@ class World:
                 )
             # Not store.wait: each time that it runs out, torch writes a warning. At most a tenth of the wait is lost.
             time.sleep(min(_POLL_SECONDS, max(0.005, (now - started) / 10)))
-        state, value = pickle.loads(self._store.get(f"{key}/outcome"))
+        state, value = pickle.loads(self.store.get(f"{key}/outcome"))
         if state == "refused":
             raise ExperimentError(value)
         if state == "failed":
@@ -324,15 +325,15 @@ class World:
         if isinstance(error, PeerError):
             return error
         try:
-            self._store.set(f"stuck/{self.rank}", what)
+            self.store.set(f"stuck/{self.rank}", what)
             deadline = time.monotonic() + _GRACE_SECONDS
             silent = [rank for rank in range(self.size) if rank != self.rank]
             while silent and time.monotonic() < deadline:
                 try:
-                    self._store.wait([f"stuck/{rank}" for rank in silent], timedelta(seconds=_POLL_SECONDS))
+                    self.store.wait([f"stuck/{rank}" for rank in silent], timedelta(seconds=_POLL_SECONDS))
                 except dist.DistStoreError:
                     pass
-                silent = [rank for rank in silent if not self._store.check([f"stuck/{rank}"])]
+                silent = [rank for rank in silent if not self.store.check([f"stuck/{rank}"])]
         except (RuntimeError, dist.DistError):
             return PeerError(
                 f"{self}: {what} failed, and the store that rank 0 holds does not answer: rank 0 or its machine is "
