@@ -71,6 +71,14 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _folder(name: str) -> str:
+    if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
+        raise ValueError(f"expected a name that a folder can have, got {name!r} (run_dir takes a path)")
+    return name
+
 
 # --- data -----------------------------------------------------------------------------------------------------------
 class SplitByMasks(Section):
@@ -79,7 +87,7 @@ class SplitByMasks(Section):
     by: Literal["masks"] = "masks"
     val_from_train: Fraction = 0.0
     """Share of the training nodes held out for validation, for sets that publish none (HGB). Never taken from test."""
-    seed: int = 0
+    seed: Seed = 0
     column: Annotated[int, Field(ge=0)] | None = None
     """Which split, for sets that publish several (masks of shape [num_nodes, num_splits])."""
 
@@ -91,7 +99,7 @@ class SplitByRatio(Section):
     train: Fraction
     val: Fraction
     test: Fraction
-    seed: int = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _sum(self) -> SplitByRatio:
@@ -182,7 +190,7 @@ class GeneratedData(Data):
 
     source: Literal["generated"]
     kind: Literal["communities", "ring"] = "communities"
-    seed: int = 0
+    seed: Seed = 0
     nodes: dict[str, GeneratedNodes]
     edges: dict[Relation, GeneratedEdges] = {}
     target: str | None = None
@@ -267,7 +275,7 @@ class Partition(Section):
     method: Literal["metis", "random"] = "metis"
     dir: str | None = None
     """Where; null: `partitions/` beside the data, in a folder named by its content."""
-    seed: int = 0
+    seed: Seed = 0
 
 
 # --- task, model ----------------------------------------------------------------------------------------------------
@@ -348,7 +356,7 @@ class CustomModel(Section):
 
 Model = Annotated[HeteroConvModel | CustomModel, Field(discriminator="kind")]
 
-Fanout = Annotated[int, Field(ge=-1)]
+Fanout = Annotated[int, Field(ge=-1, le=1_000_000)]
 
 
 # --- sampling, training ---------------------------------------------------------------------------------------------
@@ -423,7 +431,7 @@ class Train(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: PositiveInt | None = None
     """Compute threads per rank; null: the machine's cores shared out among its ranks (or OMP_NUM_THREADS)."""
-    timeout: Annotated[float, Field(gt=0.0)] = 300.0
+    timeout: Annotated[float, Field(gt=0.0, le=1e7)] = 300.0
     """Seconds that one rank waits for another before the job ends with a message."""
 
 
@@ -458,9 +466,9 @@ def fanout_conflicts(layers: int, fanouts: Mapping[str, Any]) -> dict[tuple[str,
 class Experiment(Section):
     """One experiment: a YAML file, read and checked."""
 
-    name: str = "experiment"
+    name: Annotated[str, AfterValidator(_folder)] = "experiment"
     """Names the run directory."""
-    seed: int = 0
+    seed: Seed = 0
     """Of first weights, shuffles, draws and dropout: with the same one, a run repeats itself."""
     run_dir: str | None = None
     """Null: `runs/<name>`."""

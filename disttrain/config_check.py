@@ -156,12 +156,20 @@ def _check_section(section: type[Section], value: Any, path: Path, mistakes: lis
             kind = field_kind(field)
             if value[key] is None and not field.is_required() and _is_container(kind):
                 continue
-            checked[key] = check(kind, value[key], (*path, key), mistakes)
+            checked[key] = check(kind, _over_default(kind, value[key], field.default), (*path, key), mistakes)
         elif field.is_required() and not (unknown and _nearest_keys(key, unknown)):
             mistakes.append(Mistake((*path, key), f"is missing: expected {described(field_kind(field))}"))
     if len(mistakes) == before and path:  # what concerns several sections of the experiment is its reader's to word
         _check_leaf(Kind(section), checked, path, mistakes)
     return checked
+
+
+def _over_default(kind: Kind, value: Any, default: Any) -> Any:
+    """A section that does not say its kind is of the kind of the default, and changes what it names."""
+    tag = kind.discriminator
+    if tag is None or not isinstance(value, dict) or tag in value or not isinstance(default, Section):
+        return value
+    return {**default.model_dump(mode="json"), **value}
 
 
 def _is_container(kind: Kind) -> bool:
@@ -317,10 +325,10 @@ def described(kind: Kind) -> str:
 def _bounds(metadata: Iterable[Any]) -> str:
     words = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
     found = [
-        f"{word} {getattr(item, bound):g}"
+        f"{word} {value if isinstance(value, int) else format(value, 'g')}"
         for item in metadata
         for bound, word in words.items()
-        if getattr(item, bound, None) is not None
+        if (value := getattr(item, bound, None)) is not None
     ]
     return f" {' and '.join(found)}" if found else ""
 

@@ -225,9 +225,9 @@ def _set(data: dict[Any, Any], path: Path, value: Any) -> Path:
 
 def _index(container: list[Any], step: Any, path: Path) -> int:
     if not isinstance(step, int) or step >= len(container):
+        indices = f"only the indices 0 to {len(container) - 1}" if container else "set all of it"
         raise YamlError(
-            f"{path_text(path)} is a list of {len(container)}, {shown(container)}; it has no {step!r}, "
-            f"only the indices 0 to {len(container) - 1}"
+            f"{path_text(path)} is a list of {len(container)}, {shown(container)}; it has no {step!r}, {indices}"
         )
     return step
 

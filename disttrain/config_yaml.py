@@ -103,6 +103,8 @@ def parse_yaml(text: str) -> Document:
         raise YamlError(where + reason.replace("but found another document", "a second document begins")) from None
     except yaml.reader.ReaderError as error:
         raise YamlError(f"the character at position {error.position} is not allowed in YAML") from None
+    except RecursionError:
+        raise YamlError("it is nested too deeply") from None
 
 
 def _plain(loader: _Loader, node: yaml.Node, path: Path, document: Document, parents: tuple[yaml.Node, ...]) -> Any:
@@ -123,7 +125,11 @@ def _plain(loader: _Loader, node: yaml.Node, path: Path, document: Document, par
         return value
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*path, i), document, parents) for i, item in enumerate(node.value)]
-    return loader.construct_object(node, deep=True)
+    try:
+        return loader.construct_object(node, deep=True)
+    except (ValueError, LookupError, AttributeError) as error:  # `!!int abc`, a number of thousands of digits
+        kind = node.tag.rpartition(":")[2]
+        raise YamlError(f"line {node.start_mark.line + 1}: {str(node.value)[:40]!r} cannot be read as {kind}") from error
 
 
 def _note_repeated(loader: _Loader, node: yaml.MappingNode, path: Path, document: Document) -> None:

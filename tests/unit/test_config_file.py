@@ -17,6 +17,8 @@ from disttrain.config import (
     GeneratedData,
     HeteroConvModel,
     PygData,
+    SplitByMasks,
+    SplitByRatio,
     SplitByTime,
     TablesData,
 )
@@ -437,6 +439,31 @@ def test_generated_with_its_own_default_split() -> None:
         SMALL, "data={source: generated, nodes: {a: {num_nodes: 1}}, edges: {'a,b,a': {num_edges: 1, exponent: [1]}}}"
     )
     assert "expected a list of 2: a number, a number, got [1]" in line
+
+
+def test_a_section_without_its_kind_changes_the_default_one() -> None:
+    generated = "data={source: generated, nodes: {a: {num_nodes: 9}}}"
+    split = parse_experiment(SMALL, [generated, "data.split.seed=3"]).data.split
+    assert split == SplitByRatio(by="ratio", train=0.6, val=0.2, test=0.2, seed=3)
+    assert parse_experiment(SMALL, ["data.split.val_from_train=0.2"]).data.split == SplitByMasks(val_from_train=0.2)
+    (line,) = mistakes(SMALL, "data.split.seed=-3")
+    assert line.startswith("data.split.seed (override data.split.seed=-3): expected a whole number of at least 0")
+
+
+@pytest.mark.parametrize("text", ["!!int abc", "!!float abc", "!!bool abc", "!!timestamp abc", "9" * 5000, "[" * 3000])
+def test_what_no_loader_can_read_is_refused(text: str) -> None:
+    with pytest.raises(ExperimentError, match=r"^x.yaml: (line \d+: '.*' cannot be read as|it is nested too deeply)"):
+        parse_experiment(f"{SMALL}seed: {text}\n", (), "x.yaml")
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=-1", "seed=18446744073709551616", "partition.seed=-1", "train.timeout=1e300", "name=a/b", "name=..",
+     "name=''", 'name="a\\0b"', "sampling.fanout.0=1000000000"],
+)  # fmt: skip
+def test_values_that_nothing_could_be_done_with(override: str) -> None:
+    (line,) = mistakes(SMALL, override)
+    assert "expected" in line and "got" in line
 
 
 def test_differences_name_paths_and_both_values() -> None:
