@@ -129,7 +129,9 @@ def _plain(loader: _Loader, node: yaml.Node, path: Path, document: Document, par
         return loader.construct_object(node, deep=True)
     except (ValueError, LookupError, AttributeError) as error:  # `!!int abc`, a number of thousands of digits
         kind = node.tag.rpartition(":")[2]
-        raise YamlError(f"line {node.start_mark.line + 1}: {str(node.value)[:40]!r} cannot be read as {kind}") from error
+        raise YamlError(
+            f"line {node.start_mark.line + 1}: {str(node.value)[:40]!r} cannot be read as {kind}"
+        ) from error
 
 
 def _note_repeated(loader: _Loader, node: yaml.MappingNode, path: Path, document: Document) -> None:
