@@ -24,6 +24,7 @@ def split_nodes(data: HeteroData, node_type: str, label: str, split: Split) -> N
     """
     store = data[node_type]
     labelled = has_label(store[label].numpy())
+    _check_classes(store[label].numpy()[labelled], f'task.label: attribute "{label}" of node type "{node_type}"')
     if isinstance(split, SplitByMasks):
         masks = _published(store, node_type, split, labelled)
     elif isinstance(split, SplitByRatio):
@@ -35,6 +36,13 @@ def split_nodes(data: HeteroData, node_type: str, label: str, split: Split) -> N
                 f"{nearest(split.column, store.keys())}"
             )
         values = store[split.column].numpy()
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        if values.ndim != 1:
+            raise ExperimentError(
+                f'data.split.column: "{split.column}" of "{node_type}" has shape {list(values.shape)}; expected one '
+                "value for each node"
+            )
         masks = by_names(values, split) if isinstance(split, SplitByColumn) else by_time(values, split)
     set_masks(store, masks, labelled, node_type)
 
@@ -55,6 +63,17 @@ def has_label(labels: np.ndarray) -> np.ndarray:
     # what is not a number is not at least 0 either
     present = np.ones(labels.shape, dtype=bool) if labels.dtype.kind == "b" else np.greater_equal(labels, 0)
     return np.asarray(present.all(axis=tuple(range(1, labels.ndim))))
+
+
+def _check_classes(labels: np.ndarray, where: str) -> None:
+    """Refuse labels that would be cut off to whole numbers."""
+    if labels.dtype.kind == "f":
+        wrong = labels[~np.isfinite(labels) | (labels != np.floor(labels))]
+        if wrong.size:
+            raise ExperimentError(
+                f"{where} holds {wrong.flat[0]:g}; expected classes, whole numbers from 0 on, or zeros and ones for "
+                "several labels (NaN or negative: no label)"
+            )
 
 
 def _published(store: NodeStorage, node_type: str, split: SplitByMasks, labelled: np.ndarray) -> tuple[np.ndarray, ...]:

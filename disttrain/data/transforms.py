@@ -32,7 +32,10 @@ def apply_transforms(graph: Any, transforms: Sequence[str | dict[str, dict[str, 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for where, transform in steps:
-            graph = transform(graph)
+            try:
+                graph = transform(graph)
+            except Exception as error:
+                raise RuntimeError(f"{where} failed on this graph: {type(error).__name__}: {error}") from error
             if not isinstance(graph, (Data, HeteroData)):
                 raise ExperimentError(f"{where}: expected a Data or HeteroData back, got {type(graph).__name__}")
     return graph

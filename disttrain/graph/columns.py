@@ -18,23 +18,30 @@ class Summary:
     high: float | None
     missing: int
     mean: np.ndarray | None
-    """float32 [columns] of a floating attribute of at most two dimensions; NaN left out, 0 where nothing is left."""
+    """float32 [columns], with further dimensions flattened; NaN left out, 0 where nothing is left."""
     std: np.ndarray | None
 
 
-def summarise(array: np.ndarray) -> Summary:
-    """Cost: three passes over floating attributes (two of them in float64), one over integers, none over booleans."""
-    if array.dtype.kind == "b" or array.size == 0:
-        empty = np.zeros(_width(array), dtype=np.float32) if _has_columns(array) else None
+def summarise(array: np.ndarray, feature: bool = False) -> Summary:
+    """Args:
+        feature: mean and standard deviation are wanted whatever the type and shape; otherwise they are given of
+            floating attributes of at most two dimensions.
+
+    Cost: one pass, none over booleans, and two more in float64 for mean and standard deviation.
+    """
+    wanted = feature or (array.dtype.kind == "f" and array.ndim <= 2)
+    if array.size == 0:
+        empty = np.zeros(_width(array), dtype=np.float32) if wanted else None
         return Summary(None, None, 0, empty, empty)
     if array.dtype.kind != "f":
-        return Summary(int(array.min()), int(array.max()), 0, None, None)
+        low, high = (None, None) if array.dtype.kind == "b" else (int(array.min()), int(array.max()))
+        return Summary(low, high, 0, *(_moments(array) if wanted else (None, None)))
     low, high, missing = np.inf, -np.inf, 0
     for block in _blocks(array):
         low = min(low, float(np.fmin.reduce(block, axis=None)))
         high = max(high, float(np.fmax.reduce(block, axis=None)))
         missing += int(np.count_nonzero(np.isnan(block)))
-    mean, std = _moments(array) if _has_columns(array) else (None, None)
+    mean, std = _moments(array) if wanted else (None, None)
     return Summary(_finite(low), _finite(high), missing, mean, std)
 
 
@@ -57,12 +64,8 @@ def _moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return mean.astype(np.float32), np.sqrt(squares / count).astype(np.float32)
 
 
-def _has_columns(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" and array.ndim <= 2
-
-
 def _width(array: np.ndarray) -> int:
-    return array.shape[1] if array.ndim == 2 else 1
+    return int(np.prod(array.shape[1:]))
 
 
 def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:

@@ -252,7 +252,7 @@ class _Writer:
             file = f"{folder}/{stem}.npy"
             row_bytes = array.itemsize * int(np.prod(array.shape[1:]))
             self._write_blocks(file, array.dtype, array.shape, (array[block] for block in _blocks(order, row_bytes)))
-            summary = summarise(array)
+            summary = summarise(array, feature=name == "x")
             statistics: dict[str, str | None] = {"mean": None, "std": None}
             for statistic, values in (("mean", summary.mean), ("std", summary.std)):
                 if values is not None:

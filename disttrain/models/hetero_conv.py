@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import BatchNorm
-from torch_geometric.nn.module_dict import ModuleDict
 
 from .. import config
 from ..config import EdgeType, ExperimentError, edge_type_name, parse_edge_type
@@ -18,6 +17,7 @@ from .blocks import Block, blocks, needed_types
 from .combine import Combine
 from .convs import Gat, Gcn, Sage
 from .inputs import Inputs, Statistics
+from .module_dict import ModuleDict
 from .neighbours import sum_neighbours
 
 _ACTIVATIONS = {
@@ -39,7 +39,7 @@ def _convolution(
     if kind == "gat":
         attribute = schema.edges[edge_type].attributes.get("edge_attr")
         edge_channels = None
-        if attribute is not None:
+        if attribute is not None and 0 not in attribute.shape:
             edge_channels = int(torch.Size(attribute.shape).numel())
         heads = options.heads or settings.heads
         channels = (in_channels[src], in_channels[dst])

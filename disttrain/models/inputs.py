@@ -10,13 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import HeteroData
-from torch_geometric.nn.module_dict import ModuleDict
 
 from .. import config
+from ..config import ExperimentError
 from ..graph.schema import Attribute, Schema
+from .module_dict import ModuleDict
 
 Statistics = Callable[[str, str], "tuple[np.ndarray, np.ndarray] | None"]
 """(node type, attribute) -> mean and standard deviation of each column over all nodes, or None where there are none."""
+
+
+MOST_SPARE_CODES = 1 << 20
+"""As high may a category's code be in spite of fewer nodes: an embedding has a row for each code up to the highest."""
 
 
 class NodeInput(nn.Module):
@@ -56,7 +61,7 @@ class NodeInput(nn.Module):
                 self.register_buffer("std", std, persistent=False)
         self.categories = nn.ModuleList()
         if x_cat is not None and prod(x_cat.shape) > 0:
-            codes = int(x_cat.high or 0) + 1
+            codes = _num_codes(x_cat, num_nodes)
             for _ in range(prod(x_cat.shape)):
                 self.categories.append(nn.Embedding(codes, settings.categorical_dim))
                 width += settings.categorical_dim
@@ -97,6 +102,21 @@ class NodeInput(nn.Module):
         return x if self.norm is None else self.norm(x)
 
 
+def _num_codes(x_cat: Attribute, num_nodes: int) -> int:
+    """How many rows an embedding of these codes needs."""
+    if x_cat.dtype == "bool":
+        return 2
+    low, high = x_cat.low or 0, int(x_cat.high or 0)
+    if not x_cat.dtype.startswith(("int", "uint")) or low < 0:
+        came = f"the smallest is {low:g}" if low < 0 else f"they are {x_cat.dtype}"
+        raise ExperimentError(f"x_cat holds codes, whole numbers from 0 on, of an integer type; {came}")
+    if high >= max(num_nodes, MOST_SPARE_CODES):
+        raise ExperimentError(
+            f"x_cat has the code {high}, but there are only {num_nodes} nodes; number the categories from 0 on"
+        )
+    return high + 1
+
+
 class Inputs(nn.Module):
     """A `NodeInput` for each node type that can matter: batch -> {node type: [N, width of the type]}."""
 
@@ -116,7 +136,10 @@ class Inputs(nn.Module):
             nodes = schema.nodes[node_type]
             x, x_cat = nodes.attributes.get("x"), nodes.attributes.get("x_cat")
             known = statistics(node_type, "x") if x is not None else None
-            module = NodeInput(settings, hidden, nodes.count, x, x_cat, known)
+            try:
+                module = NodeInput(settings, hidden, nodes.count, x, x_cat, known)
+            except ExperimentError as error:
+                raise ExperimentError(f'node type "{node_type}": {error}') from None
             self.types[node_type] = module
             self.out_channels[node_type] = module.out_channels
             self.wants[node_type] = tuple(name for name in ("x", "x_cat") if name in nodes.attributes)

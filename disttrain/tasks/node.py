@@ -22,6 +22,9 @@ from ..config import ExperimentError
 from ..data.nearest import nearest
 from ..graph.schema import Schema, Wants
 
+_MOST_SPARE_CLASSES = 1 << 20
+"""As high may a class be in spite of fewer nodes: the model has an output for each class up to the highest."""
+
 SPLITS = {"train": "train_mask", "val": "val_mask", "test": "test_mask"}
 
 
@@ -84,6 +87,11 @@ class NodeClassification:
             return cls(node_type, task.label, True, columns, task.metrics)
         if high != int(high):
             raise ExperimentError(f"{where}: classes are whole numbers from 0 on, the largest value is {high:g}")
+        if high >= max(schema.nodes[node_type].count, _MOST_SPARE_CLASSES):
+            raise ExperimentError(
+                f"{where}: the highest class is {high:.0f}, but there are only {schema.nodes[node_type].count} nodes; "
+                "number the classes from 0 on"
+            )
         names = schema.info.get("classes", {}).get(node_type, [])
         return cls(node_type, task.label, False, max(int(high) + 1, len(names), 2), task.metrics)
 

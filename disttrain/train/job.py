@@ -19,6 +19,7 @@ from ..config import (
     FileData,
     HeteroConvModel,
     PygData,
+    PythonData,
     TablesData,
     edge_type_name,
 )
@@ -300,5 +301,9 @@ def _checked_manifest(experiment: Experiment, directory: Path, data_fingerprint:
     except ExperimentError as error:
         made_from = manifest["info"].get("made_from")
         changed = differences(made_from, _made_from(experiment), ("there", "now")) if made_from else []
+        if isinstance(experiment.data, PythonData) and not changed:
+            changed = [
+                f"if {experiment.data.function} draws at random, it has to do so under a seed: it is called again"
+            ]
         raise ExperimentError("\n  ".join([str(error), *changed])) from None
     return manifest

@@ -127,6 +127,24 @@ def test_time():
         masks({**split, "val": "January"}, y=Y, at=seconds)
 
 
+def test_columns_of_one_value_for_each_node():
+    split = {"by": "time", "column": "at", "val": 5, "test": 8}
+    at = torch.arange(10.0)
+    assert masks(split, y=Y, at=at.unsqueeze(1)) == masks(split, y=Y, at=at)
+    with pytest.raises(ExperimentError, match=r'"at" of "v" has shape \[10, 2\]; expected one value'):
+        masks(split, y=Y, at=at.unsqueeze(1).expand(10, 2))
+
+
+@pytest.mark.parametrize("wrong", [0.5, float("inf")])
+def test_labels_that_are_no_whole_numbers_are_refused(wrong: float):
+    split = {"by": "ratio", "train": 0.6, "val": 0.2, "test": 0.2}
+    for label in (torch.arange(10.0), torch.ones(10, 3)):
+        masks(split, y=label)
+        label.view(-1)[3] = wrong
+        with pytest.raises(ExperimentError, match=f'"y" of node type "v" holds {wrong:g}; expected classes'):
+            masks(split, y=label)
+
+
 def test_moments():
     assert moment("1970-01-02", "") == 86400
     assert moment("1970-01-01T01:00:00+01:00", "") == 0

@@ -190,6 +190,16 @@ def test_what_the_manifest_says_of_values(tmp_path: Path):
         assert np.allclose(np.load(tmp_path / attributes[name]["std"]), expected.std(axis=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.float64])
+def test_features_of_any_type_and_shape_have_statistics(dtype: torch.dtype, tmp_path: Path):
+    data = zoo()
+    data["paper"].x = (torch.arange(211 * 6).view(211, 2, 3) % 7 - 2).to(dtype)
+    entry = write(data, tmp_path, 3)["node_types"][0]["attributes"]["x"]
+    flat = data["paper"].x.double().flatten(1).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / entry["mean"]), flat.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / entry["std"]), flat.std(axis=0), rtol=1e-6)
+
+
 def test_statistics_do_not_depend_on_the_cut(tmp_path: Path):
     for parts in (1, 3):
         write(zoo(), tmp_path / str(parts), parts, "random")

@@ -150,6 +150,15 @@ def test_every_aggregation_has_finite_gradients(conv: str, aggr: str, precision:
         check_gradients(model, out.float().sum())
 
 
+def test_edge_attributes_without_columns_are_none() -> None:
+    data = random_graph(edge_attr=True)
+    for edge_type in data.edge_types:
+        data[edge_type].edge_attr = torch.empty(data[edge_type].num_edges, 0)
+    model = build(data, conv="gat")
+    assert not any(model.wants.edges.values())
+    check_gradients(model, model(batch_of(data, "paper", [5, 6], layers=2)).sum())
+
+
 def test_attention_leaves_out_relations_without_edges() -> None:
     """A node that only citations reach gets the same vector as if there were no other relation."""
     data = random_graph()

@@ -10,6 +10,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from disttrain import config
+from disttrain.config import ExperimentError
 from disttrain.models.inputs import Inputs
 
 from .small_batches import batch_of, random_graph, schema_of
@@ -80,6 +81,27 @@ def test_categories_have_an_embedding_per_column() -> None:
     assert (first.num_embeddings, second.num_embeddings) == (5, 5)
     assert torch.equal(out[:2, 6:], torch.cat([first.weight[[4, 1]], second.weight[[1, 0]]], dim=1))
     assert inputs.wants["paper"] == ("x", "x_cat")
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [
+        (torch.tensor([0, -1] * 15), "the smallest is -1"),
+        (torch.tensor([0.0, 1.5] * 15), "they are float32"),
+        (torch.tensor([0, 10**10] * 15), "number the categories"),
+    ],
+)
+def test_codes_that_are_none_are_refused(codes: torch.Tensor, said: str) -> None:
+    data = random_graph()
+    data["paper"].x_cat = codes
+    with pytest.raises(ExperimentError, match=f'node type "paper": x_cat .*{said}'):
+        inputs_of(data)
+
+
+def test_codes_may_be_booleans() -> None:
+    data = random_graph()
+    data["paper"].x_cat = torch.arange(30) > 3
+    assert inputs_of(data)(batch_of(data, "paper", [2, 5], layers=1))["paper"].isfinite().all()
 
 
 def test_statistics_are_not_part_of_a_checkpoint() -> None:

@@ -63,6 +63,7 @@ def test_what_the_schema_says() -> None:
         (Attribute("float32", (), 0, 1.5), {}, "whole numbers"),
         (Attribute("int64", (), -1, -1), {}, "no label"),
         (Attribute("float32", (2, 2), 0, 1), {}, "one or two axes"),
+        (Attribute("int64", (), 0, 10**12), {}, "number the classes from 0 on"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(label: Attribute, settings: dict[str, Any], message: str) -> None:
