@@ -102,7 +102,7 @@ def look_up(ids, low, high, colptr, original, key, fanout, replace, begins, degr
         ids: node v of the own range is at v - low in `colptr` and `original`.
         begins, degrees: int64, filled: where its neighbours begin, how many there are.
         counts: filled: how many of them it gets.
-        states: uint64, filled where these are drawn: the state its draws begin with.
+        states: uint64, filled: the state its draws begin with.
 
     Returns:
         The sum of the counts filled in.
@@ -117,7 +117,8 @@ def look_up(ids, low, high, colptr, original, key, fanout, replace, begins, degr
             count = degree
             if fanout >= 0 and ((replace and degree > 0) or degree > fanout):
                 count = fanout
-                states[i] = key ^ _mix(np.uint64(original[v - low]))
+            # For all of them, drawn or not: a load too many costs less than a branch that cannot be predicted.
+            states[i] = key ^ _mix(np.uint64(original[v - low]))
             counts[i] = count
             total += count
         else:
@@ -330,6 +331,17 @@ def collect_rows(ids, bounds, me, table, inbox, cursor, out):
     """out[i] = the row of ids[i]: from the own range's `table`, or the next one of its owner's in `inbox` (words)."""
     low, high = bounds[me], bounds[me + 1]
     width = table.shape[1]
+    if width == 1:
+        # The shorter the loop, the more loads are under way at a time.
+        for i in range(len(ids)):
+            v = ids[i]
+            if low <= v < high:
+                out[i, 0] = table[v - low, 0]
+            else:
+                owner = _owner(v, bounds)
+                out[i, 0] = inbox[cursor[owner]]
+                cursor[owner] += 1
+        return
     for i in range(len(ids)):
         v = ids[i]
         if low <= v < high:
