@@ -61,7 +61,7 @@ class RowModel(nn.Module):
         super().__init__()
         self.inputs = nn.Linear(NUM_FEATURES, 8)
         self.convs = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
-        self.norm = nn.LayerNorm(8) if norm else nn.Identity()
+        self.norm: nn.Module = nn.LayerNorm(8) if norm else nn.Identity()
         self.head = nn.Linear(8, NUM_CLASSES)
         self.dropout = dropout
 
