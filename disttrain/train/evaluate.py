@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from ..world import World
+from .contract import check_output
 from .precision import Precision
 
 
@@ -45,6 +46,7 @@ def evaluate(
             for batch in transfer(batches):
                 with precision.autocast():
                     logits = model(batch)
+                check_output(logits, batch[node_type].batch_size, task.out_channels)
                 loss_sum = loss_sum.to(logits.device) + task.loss(logits, batch).double()
                 if batch[node_type].batch_size:
                     task.update(metrics, logits, batch)

@@ -21,6 +21,7 @@ from ..report.run_report import RunReport
 from ..report.table import show_summary
 from ..world import PeerError, World
 from .checkpoint import CheckpointDirectory, named_checkpoint, newest_checkpoint, share_tensors
+from .contract import check_gradients, check_learnable, check_output
 from .evaluate import Evaluation, evaluate
 from .identity import check_identity, run_identity
 from .loaders import Loader, build_loaders
@@ -70,6 +71,7 @@ class Trainer:
         self.started = time.perf_counter() - sum((seconds or {}).values())
         self.experiment, self.settings, self.world, self.task = experiment, experiment.train, world, task
         self.directory, self.fresh = Path(experiment.directory), fresh
+        check_learnable(model)
         self.model = model.to(world.device)
         self.identity = run_identity(experiment, world, graph.manifest, model)
         self.manifest = graph.manifest
@@ -152,13 +154,16 @@ class Trainer:
         assert (batch.epoch, batch.step) == (position.epoch, position.epoch_step), "batches come in order"
         seed_step(self.experiment.seed, position.epoch, position.epoch_step, world.rank)
         self._set_learning_rate()
+        num_seeds = batch[self.task.node_type].batch_size
         with self.clock.on_device("forward"):
             with self.precision.autocast():
                 logits = self.replica(batch)
+            check_output(logits, num_seeds, self.task.out_channels)
             loss = self.task.loss(logits, batch)
         with self.clock.on_device("backward"):
             # A rank's loss is the sum over its seeds, and DDP takes the mean over ranks: so, the mean over all seeds.
             self._backward(scaler.scale(loss * (world.size / max(1, batch.num_global_seeds))))
+            check_gradients(self.model, num_seeds)
         with self.clock.on_device("optimizer"):
             if self.settings.grad_clip is not None:
                 scaler.unscale_(self.optimizer)
@@ -166,7 +171,7 @@ class Trainer:
             scaler.step(self.optimizer)
             scaler.update()
             self.optimizer.zero_grad(set_to_none=True)
-        self.losses.add(loss, batch[self.task.node_type].batch_size)
+        self.losses.add(loss, num_seeds)
         self.seeds_here += batch.num_global_seeds
         self.steps_here += 1
 
@@ -379,6 +384,8 @@ class Trainer:
             group["lr"] = self.settings.lr * factor
 
     def _backward(self, loss: Tensor) -> None:
+        if not loss.requires_grad:
+            return  # `check_gradients` names all parameters
         try:
             loss.backward()
         except RuntimeError as error:

@@ -273,6 +273,42 @@ def test_what_cannot_be_is_refused_before_work(world: World, tmp_path: Path, set
     assert not (tmp_path / "run").exists()
 
 
+class Wrong(RowModel):
+    """A model of somebody who has not read the contract."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.aside = nn.LazyLinear(3) if kind == "lazy" else nn.Linear(3, 3)
+        if kind == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, batch: Any) -> Any:
+        logits = super().forward(batch)
+        returned = {"none": None, "pair": (logits, logits), "columns": logits[:, :2], "rows": logits[1:]}
+        if self.kind in returned:
+            return returned[self.kind]
+        return logits.detach() if self.kind == "detached" else logits
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("lazy", "parameters aside.weight, aside.bias have no shape yet"),
+        ("frozen", "no parameter that wants a gradient"),
+        ("none", r"must return .*here \[10, 3\], but returned NoneType"),
+        ("pair", "but returned tuple"),
+        ("columns", r"but returned torch.float32 \[10, 2\]"),
+        ("rows", r"but returned torch.float32 \[9, 3\]"),
+        ("detached", "no use of its parameters inputs.weight, .* and 2 more for a batch of 10 seeds"),
+        ("forgetful", "no use of its parameters aside.weight, aside.bias for a batch of 10 seeds"),
+    ],
+)
+def test_a_model_that_breaks_its_contract_is_refused(world: World, tmp_path: Path, kind: str, said: str):
+    with pytest.raises(ExperimentError, match=f"model.module: .*{said}"):
+        row_trainer(world, tmp_path, model=Wrong(kind)).train()
+
+
 def test_without_validation_the_last_weights_are_scored(world: World, tmp_path: Path):
     loaders = {
         "train": RowLoader(world, 21, 10),

@@ -1,0 +1,60 @@
+"""What a model of the user's own may get wrong: said in a sentence, where torch would speak of reducers and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..config import ExperimentError
+
+_SEE = "the contract of a module of your own is in disttrain/models/__init__.py"
+
+
+def check_output(logits: Any, num_seeds: int, out_channels: int) -> None:
+    """Refuse what a model returned unless it is a floating [batch_size, out_channels].
+
+    Raises:
+        ExperimentError: says what came.
+    """
+    if isinstance(logits, Tensor) and logits.shape == (num_seeds, out_channels) and logits.is_floating_point():
+        return
+    came = f"{logits.dtype} {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+    raise ExperimentError(
+        f"model.module: the model must return floating numbers [batch_size, out_channels], here "
+        f"[{num_seeds}, {out_channels}], but returned {came}; {_SEE}"
+    )
+
+
+def check_learnable(model: nn.Module) -> None:
+    """Refuse a model without parameters to learn, or with some that are not made yet.
+
+    Raises:
+        ExperimentError: names them.
+    """
+    lazy = [name for name, p in model.named_parameters() if nn.parameter.is_lazy(p)]
+    if lazy:
+        raise ExperimentError(
+            f"model.module: the parameters {_listed(lazy)} have no shape yet (lazy modules); give their widths, "
+            "which `schema` tells"
+        )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ExperimentError("model.module: the model has no parameter that wants a gradient: nothing to learn")
+
+
+def check_gradients(model: nn.Module, num_seeds: int) -> None:
+    """After a backward pass: refuse a model that left parameters out, before other ranks wait for their gradients.
+
+    Raises:
+        ExperimentError: names them.
+    """
+    left_out = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if left_out:
+        raise ExperimentError(
+            f"model.module: the model made no use of its parameters {_listed(left_out)} for a batch of {num_seeds} "
+            f"seeds; each has to take part in every batch, also in an empty one; {_SEE}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
