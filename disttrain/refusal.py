@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from .config import Experiment, ExperimentError
@@ -52,19 +51,21 @@ def say_once(text: str, world: World) -> None:
     A rank that does not hear of it within a few seconds was refused alone, and says so itself.
     """
     key = f"said/{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
-    limit = timedelta(seconds=_SECONDS_TO_LISTEN)
     if world.is_lead:
         print(f"disttrain: {text}", file=sys.stderr, flush=True)
         try:
             world.store.set(key, "")
-            # torchrun ends all ranks when the first one leaves, and rank 0 holds the store.
-            world.store.wait([f"{key}/{rank}" for rank in range(1, world.size)], limit)
+            # torchrun ends all ranks when the first one leaves, and rank 0 holds the store. Those that do not answer
+            # were not refused, or have gone.
+            world.listen([f"{key}/{rank}" for rank in range(1, world.size)], _SECONDS_TO_LISTEN)
         except RuntimeError:
-            pass  # the others were not refused, or have gone
+            pass
         return
     try:
-        world.store.wait([key], limit)
+        heard = world.listen([key], _SECONDS_TO_LISTEN)
     except RuntimeError:
+        heard = False
+    if not heard:
         print(f"disttrain: {world}: {text}", file=sys.stderr, flush=True)
         return
     if world.leads_machine:

@@ -326,14 +326,9 @@ class World:
             return error
         try:
             self.store.set(f"stuck/{self.rank}", what)
-            deadline = time.monotonic() + _GRACE_SECONDS
-            silent = [rank for rank in range(self.size) if rank != self.rank]
-            while silent and time.monotonic() < deadline:
-                try:
-                    self.store.wait([f"stuck/{rank}" for rank in silent], timedelta(seconds=_POLL_SECONDS))
-                except dist.DistStoreError:
-                    pass
-                silent = [rank for rank in silent if not self.store.check([f"stuck/{rank}"])]
+            others = [rank for rank in range(self.size) if rank != self.rank]
+            self.listen([f"stuck/{rank}" for rank in others], _GRACE_SECONDS)
+            silent = [rank for rank in others if not self.store.check([f"stuck/{rank}"])]
         except (RuntimeError, dist.DistError):
             return PeerError(
                 f"{self}: {what} failed, and the store that rank 0 holds does not answer: rank 0 or its machine is "
@@ -341,6 +336,16 @@ class World:
             )
         whom = f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}" if silent else "the other ranks"
         return PeerError(f"{self} waited for {whom} in {what}, at most {self.timeout:g} s: {_first_line(error)}")
+
+    def listen(self, keys: list[str], seconds: float) -> bool:
+        """Wait until all keys are in the store, at most so long; whether they are.
+
+        Not `store.wait`: each time that it runs out, torch writes warnings, and other threads cannot use the store.
+        """
+        deadline = time.monotonic() + seconds
+        while not (found := not keys or self.store.check(keys)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
 
     def _check_shape(self) -> None:
         shapes = self.gather((self.host, self.machine, self.local_size), "comparing machines")
