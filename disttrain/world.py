@@ -290,7 +290,11 @@ class World:
             self._free.append(self._new_exchange_group())
         borrowed = self._free[:count]
         del self._free[:count]
-        yield borrowed
+        try:
+            yield borrowed
+        except GeneratorExit:  # a generator around the block was closed, which is how each training epoch ends
+            self._free[:0] = borrowed
+            raise
         # Not after an error: a group that failed in mid-message is of no more use.
         self._free[:0] = borrowed
 

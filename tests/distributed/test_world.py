@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 import torch
@@ -10,6 +11,12 @@ import torch
 from disttrain.config import ExperimentError
 from disttrain.world import World
 from tests.ranks import RankFailed, run_ranks
+
+
+def _borrow(world: World):
+    """As a loader does that is left early."""
+    with world.exchange_groups(2) as groups:
+        yield groups
 
 
 def _talk(world: World):
@@ -21,6 +28,10 @@ def _talk(world: World):
     mine = world.lead(lambda: world.rank, "m", per_machine=True)
     with world.exchange_groups(2) as groups, world.exchange_groups(1) as other:
         assert not set(groups) & set(other)
+    with world.exchange_groups(2) as again:
+        assert set(again) <= {*groups, *other}
+    with closing(_borrow(world)) as borrowing:
+        assert set(next(borrowing)) <= {*groups, *other}
     with world.exchange_groups(2) as again:
         assert set(again) <= {*groups, *other}
     world.barrier("end")
