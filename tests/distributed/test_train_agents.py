@@ -67,7 +67,7 @@ def test_an_agent_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path) -> No
     assert ended.code != 0
     assert "stopped by SIGTERM after step " in ended.out
     assert "Traceback" not in ended.out
-    (name,) = CheckpointDirectory(tmp_path / "runs" / "tiny" / "checkpoints").names()
+    name = CheckpointDirectory(tmp_path / "runs" / "tiny" / "checkpoints").names()[0]
     step = int(name.removeprefix("step-"))
     assert step >= 5
     (ended,) = run_machines(arguments, tmp_path, procs=2)
