@@ -154,6 +154,10 @@ class Table:
             return self._cast(column, "TIMESTAMP", "dates", "epoch({})")
         return self.numbers(column)
 
+    def part_of_moment(self, column: str, function: str) -> np.ndarray:
+        """DuckDB's `year`, `hour`, ... of a date-time; float64 [num_rows], missing values NaN."""
+        return self._cast(column, "TIMESTAMP", "dates", f"{function}({{}})")
+
     def _cast(self, column: str, kind: str, meant: str, wrap: str = "{}") -> np.ndarray:
         try:
             values = self.arrow(f"CAST({wrap.format(f'CAST({quoted(column)} AS {kind})')} AS DOUBLE)")

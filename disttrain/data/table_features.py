@@ -104,8 +104,7 @@ def _with_missing(name: str, values: np.ndarray, fit: np.ndarray) -> list[tuple[
 def _moments(table: Table, column: str, fit: np.ndarray) -> list[tuple[str, np.ndarray]]:
     blocks, absent = [], np.zeros(len(fit), dtype=bool)
     for part, (function, period) in _PARTS.items():
-        cast = f"CAST({quoted(column)} AS TIMESTAMP)"
-        values = table.arrow(f"CAST({function}({cast}) AS DOUBLE)").to_numpy(zero_copy_only=False).astype(np.float64)
+        values = table.part_of_moment(column, function)
         absent = np.isnan(values)
         known = values[fit & ~absent]
         if len(known) == 0 or known.min() == known.max():

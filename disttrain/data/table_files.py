@@ -67,7 +67,11 @@ def readable(path: str, scratch: str) -> tuple[str, str]:
     kind = os.path.splitext(path)[1].lower()
     if kind != ".zip":
         return _READERS[kind], path
-    with zipfile.ZipFile(path) as archive:
+    try:
+        opened = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise ExperimentError(f"data: {path} is no zip file, or a damaged one: {error}") from None
+    with opened as archive:
         inside = [info for info in archive.infolist() if info.filename.lower().endswith((".csv", ".tsv", ".txt"))]
         inside = [info for info in inside if not info.filename.startswith("__MACOSX/")]
         if len(inside) != 1:

@@ -150,7 +150,12 @@ def _labels(table: Table, settings: NodeTable) -> tuple[np.ndarray, list[str]]:
     """`y` int64 [num_rows], -1 where there is none, and the name of each class."""
     assert settings.label is not None
     column = quoted(settings.label)
-    if table.columns[settings.label] in ("FLOAT", "DOUBLE") or table.columns[settings.label].startswith("DECIMAL"):
+    kind = table.columns[settings.label]
+    if kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION")):
+        raise ExperimentError(
+            f'data.{table.place}.label: "{settings.label}" holds {kind}; a label is a class: integers, booleans or text'
+        )
+    if kind in ("FLOAT", "DOUBLE") or kind.startswith("DECIMAL"):
         values = table.numbers(settings.label)
         known = values[~np.isnan(values)]
         if (known != np.round(known)).any():

@@ -299,6 +299,12 @@ def test_missing_files_in_one_message(folder: Path):
     assert "data.nodes.order.file: orders.xls is neither" in str(refused.value)
 
 
+def test_a_damaged_zip(folder: Path):
+    (folder / "users.zip").write_bytes(b"PK")
+    with pytest.raises(ExperimentError, match=r"users.zip is no zip file, or a damaged one"):
+        load(user_section(folder, file="users.zip"), TASK)
+
+
 def test_missing_package():
     data = TablesData.model_validate(
         {"source": "tables", "root": "package:no_such_package/data", "nodes": {"user": {"file": "users.csv"}}}
@@ -337,6 +343,9 @@ def test_dangling_keys_are_refused_or_dropped(folder: Path):
         ({"features": {"boolean": ["country"]}}, '"country" (VARCHAR) must hold true or false'),
         ({"label": "one", "columns": {"one": "1"}}, "at least two classes"),
         ({"time": "age"}, '1 rows have no "age"'),
+        ({"features": {"datetime": ["country"]}}, '"country" (VARCHAR) must hold dates'),
+        ({"label": "several", "columns": {"several": "[age, 1]"}}, '"several" holds BIGINT[]; a label is a class'),
+        ({"label": "several", "columns": {"several": "{'a': age}"}}, "a label is a class"),
     ],
 )
 def test_columns_that_do_not_fit_their_use(folder: Path, table: dict[str, Any], said: str):
