@@ -44,6 +44,16 @@ def read_pyg(data: PygData) -> Any:
     return dataset[0]
 
 
+def is_there(data: PygData) -> bool:
+    """Whether the raw files lie in `root`; nothing is downloaded or written to find out.
+
+    Raises:
+        ExperimentError: if the class or an argument does not exist.
+    """
+    paths = _raw_paths(_dataset_class(data), data)
+    return bool(paths) and all(fs.exists(path) for path in paths)
+
+
 def raw_files(data: PygData) -> list[str]:
     """The raw files that decide the graph, downloaded where they are not there; empty for synthetic data sets."""
     dataset_class = _dataset_class(data)

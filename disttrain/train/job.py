@@ -167,10 +167,13 @@ def plan(experiment: Experiment, world: World) -> list[str]:
         f"{world.size} ranks on {world.num_machines} machines, {world.local_size} each, {world.device.type}",
         f"run directory: {experiment.directory}" + (" (used before)" if Path(experiment.directory).exists() else ""),
     ]
-    if isinstance(experiment.data, PygData) and not Path(experiment.data.root).is_dir():
-        lines.append(f"data: {experiment.data.dataset} will be downloaded to {experiment.data.root}")
-        _refuse(refusals)
-        return lines
+    if isinstance(experiment.data, PygData):
+        from ..data.pyg import is_there
+
+        if not is_there(experiment.data):
+            lines.append(f"data: {experiment.data.dataset} will be downloaded or made, in {experiment.data.root}")
+            _refuse(refusals)
+            return lines
     data_fingerprint = data.fingerprint(experiment.data, experiment.task)
     directory = partition_directory(experiment, data_fingerprint, world.num_machines)
     if (directory / MANIFEST).exists():

@@ -18,6 +18,7 @@ from disttrain.config import DataSource, ExperimentError, NodeClassification
 from disttrain.data import fingerprint, load, target_node_type
 from disttrain.data.homogeneous import to_heterogeneous
 from disttrain.data.loaded import conform
+from disttrain.data.pyg import is_there
 
 TASK = NodeClassification(kind="node_classification")
 ADAPTER = TypeAdapter(DataSource)
@@ -205,6 +206,14 @@ def test_target_node_type():
 
 def pyg(dataset: str, folder: Path, split: dict[str, Any] | None = None, **args: Any) -> Any:
     return source(source="pyg", dataset=dataset, root=str(folder), args=args, split=split or {"by": "masks"})
+
+
+def test_whether_a_data_set_is_there_is_found_without_touching_anything(tmp_path: Path):
+    section = source(source="pyg", dataset="DBLP", root=str(tmp_path))
+    assert not is_there(section)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ExperimentError, match='did you mean "DBLP"'):
+        is_there(section.model_copy(update={"dataset": "DBLPP"}))
 
 
 def test_synthetic_pyg_data_set(tmp_path: Path):
