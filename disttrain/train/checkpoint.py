@@ -128,11 +128,16 @@ class CheckpointDirectory:
 
     def newest_whole(self) -> tuple[str, dict[str, Any]] | None:
         """Name and state of the newest checkpoint that is whole; torn ones are passed over with a warning."""
-        for name in self.names():
+        names = self.names()
+        for name in names:
             try:
                 return name, self.read_state(name)
             except (TornCheckpoint, OSError) as error:
                 logger.warning("checkpoint passed over: %s", error)
+        if names:
+            logger.warning(
+                "none of the checkpoints in %s can be read: without another the run begins anew", self.directory
+            )
         return None
 
     def prune(self, keep: int, best: str | None) -> None:

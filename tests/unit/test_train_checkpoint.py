@@ -154,3 +154,15 @@ def test_a_full_disk_is_said(checkpoints: CheckpointDirectory, monkeypatch: pyte
         checkpoints.save(2, TENSORS, {})
     monkeypatch.undo()
     assert [entry.name for entry in checkpoints.directory.iterdir()] == ["step-0000000001"]
+
+
+def test_that_none_is_whole_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    checkpoints = CheckpointDirectory(tmp_path)
+    assert checkpoints.newest_whole() is None
+    assert not caplog.text
+    name = checkpoints.save(1, {"w": torch.zeros(2)}, {})
+    (tmp_path / name / ".metadata").unlink()
+    assert checkpoints.newest_whole() is None
+    assert (
+        "lacks its file .metadata" in caplog.text and "can be read: without another the run begins anew" in caplog.text
+    )
