@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from .stream import LINE_BYTES, stream_line
+
 _SMALL = 32
 """Up to so many picks, looking through all of them beats a hash set."""
 
@@ -320,10 +322,26 @@ def uncomplement(places):
 def pick_rows(ids, low, table, out):
     """out[i] = table[ids[i] - low], rows of words."""
     width = table.shape[1]
+    if width == 1:
+        # The shorter the loop, the more loads are under way at a time.
+        for i in range(len(ids)):
+            out[i, 0] = table[ids[i] - low, 0]
+        return
     for i in range(len(ids)):
         v = ids[i] - low
         for w in range(width):
             out[i, w] = table[v, w]
+
+
+@njit(inline="always")
+def _copy_row(source, at, target, to, width, per_line):
+    """Copy `width` words; in whole cache lines past the caches if per_line > 0, which is how many words these hold."""
+    if per_line > 0:
+        for w in range(0, width, per_line):
+            stream_line(source, at + w, target, to + w)  # pyright: ignore[reportCallIssue]
+    else:
+        for w in range(width):
+            target[to + w] = source[at + w]
 
 
 @njit(nogil=True, cache=True)
@@ -332,7 +350,6 @@ def collect_rows(ids, bounds, me, table, inbox, cursor, out):
     low, high = bounds[me], bounds[me + 1]
     width = table.shape[1]
     if width == 1:
-        # The shorter the loop, the more loads are under way at a time.
         for i in range(len(ids)):
             v = ids[i]
             if low <= v < high:
@@ -342,15 +359,15 @@ def collect_rows(ids, bounds, me, table, inbox, cursor, out):
                 out[i, 0] = inbox[cursor[owner]]
                 cursor[owner] += 1
         return
+    own, target = table.reshape(-1), out.reshape(-1)
+    per_line = LINE_BYTES // table.itemsize
+    if width % per_line or out.ctypes.data % LINE_BYTES:
+        per_line = 0
     for i in range(len(ids)):
-        v = ids[i]
+        v = np.int64(ids[i])
         if low <= v < high:
-            v -= low
-            for w in range(width):
-                out[i, w] = table[v, w]
+            _copy_row(own, (v - low) * width, target, i * width, width, per_line)
         else:
             owner = _owner(v, bounds)
-            at = cursor[owner]
-            for w in range(width):
-                out[i, w] = inbox[at + w]
-            cursor[owner] = at + width
+            _copy_row(inbox, cursor[owner], target, i * width, width, per_line)
+            cursor[owner] += width

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 from disttrain.sampling import kernels
+from disttrain.sampling.memory import BlockPool
 
 
 def _draw(degree: int, fanout: int, replace: bool, times: int) -> np.ndarray:
@@ -118,3 +119,20 @@ def test_rows_come_from_the_own_table_or_the_owners_message():
     message = np.empty(4, np.int64)
     kernels.write_remote(ids, bounds, 1, np.array([0, -1, 2]), message)
     assert message.tolist() == [0, 1, 11, 10]
+
+
+@pytest.mark.parametrize("word", [np.uint64, np.uint32, np.uint8])
+@pytest.mark.parametrize("row_bytes", [64, 512, 72, 192])
+@pytest.mark.parametrize("begin", [0, 8])
+def test_rows_are_the_same_whole_lines_or_not_aligned_or_not(word, row_bytes, begin):
+    rng = np.random.default_rng(row_bytes)
+    width = row_bytes // word().itemsize
+    bounds = np.array([0, 50, 120])
+    rows = rng.integers(0, 256, (120, row_bytes), dtype=np.uint8).view(word)
+    ids = rng.permutation(120)[:90].astype(np.int32)
+    inbox = np.concatenate([np.zeros(8 // word().itemsize, word), rows[ids[ids < 50]].reshape(-1)])
+    block = BlockPool().empty(1 << 17, np.uint8)
+    assert block.ctypes.data % 64 == 0
+    out = block[begin : begin + 90 * row_bytes].view(word).reshape(90, width)
+    kernels.collect_rows(ids, bounds, 1, rows[50:], inbox, np.array([8 // word().itemsize, 0]), out)
+    assert (out == rows[ids]).all()
