@@ -2,8 +2,9 @@
 
 from .features import FeatureFetcher
 from .loader import NodeLoader
-from .neighbors import DistNeighborSampler, Subgraph
+from .neighbors import DistNeighborSampler
 from .route import Route
 from .seeds import Seeds, split_seeds
+from .subgraph import Subgraph
 
 __all__ = ["DistNeighborSampler", "FeatureFetcher", "NodeLoader", "Route", "Seeds", "Subgraph", "split_seeds"]

@@ -14,8 +14,9 @@ from ..graph.graph import Graph
 from ..graph.schema import Wants
 from . import kernels
 from .memory import BLOCKS
-from .neighbors import Subgraph
+from .request import make_request, read_request, starts
 from .route import Route
+from .subgraph import Subgraph
 
 
 class Column(NamedTuple):
@@ -134,22 +135,8 @@ class FeatureFetcher:
     def _ask(self, ids: list[np.ndarray]) -> tuple[np.ndarray, list[list[np.ndarray]]]:
         """The answers of all machines (bytes), and per table and attribute where each machine's rows begin."""
         route, me, tables = self.route, self.route.machine, self._tables
-        asked = np.zeros((len(tables), route.num_machines), np.int64)
-        if route.num_machines > 1:
-            for at, table in enumerate(tables):
-                kernels.count_remote(ids[at], table.bounds, me, asked[at])
-        sizes = asked.sum(axis=0) + len(tables)
-        sizes[me] = 0
-        request = np.empty(int(sizes.sum()), np.int64)
-        cursor = np.concatenate([[0], np.cumsum(sizes)])[:-1].astype(np.int64)
-        for machine in range(route.num_machines):
-            if machine != me:
-                request[cursor[machine] : cursor[machine] + len(tables)] = asked[:, machine]
-                cursor[machine] += len(tables)
-        if route.num_machines > 1:
-            for at, table in enumerate(tables):
-                kernels.write_remote(ids[at], table.bounds, me, cursor, request)
-        received, received_sizes = route.exchange(request, sizes, "the feature request")
+        request = make_request(ids, [table.bounds for table in tables], me, route.num_machines, np.dtype(np.int64))
+        received, received_sizes = route.exchange(request.message, request.sizes, "the feature request")
 
         answer_sizes = np.zeros(route.num_machines, np.int64)
         requests, at = [], 0
@@ -166,18 +153,17 @@ class FeatureFetcher:
                 at += int(answer_sizes[machine])
 
         expected = np.array(
-            [self._answer_bytes(asked[:, m]) if m != me else 0 for m in range(route.num_machines)], np.int64
+            [self._answer_bytes(request.counts[:, m]) if m != me else 0 for m in range(route.num_machines)], np.int64
         )
         inbox, _ = route.exchange(answer, answer_sizes, "the feature answer", expected)
-        starts = np.concatenate([[0], np.cumsum(expected)])[:-1].astype(np.int64)
-        cursors = []
+        cursor, cursors = starts(expected), []
         for at, table in enumerate(tables):
             cursors.append([])
             for rows in table.rows:
-                cursors[at].append(starts.copy())
+                cursors[at].append(cursor.copy())
                 for machine in range(route.num_machines):
                     if machine != me:
-                        starts[machine] += _aligned(int(asked[at, machine]) * rows.row_bytes)
+                        cursor[machine] += _aligned(int(request.counts[at, machine]) * rows.row_bytes)
         return inbox, cursors
 
     def _answer_bytes(self, counts: np.ndarray) -> int:
@@ -189,15 +175,13 @@ class FeatureFetcher:
 
     def _answer(self, request: np.ndarray, answer: np.ndarray) -> None:
         """Gather the rows that one other machine asks for."""
-        counts, at, begin = request[: len(self._tables)], len(self._tables), 0
-        for table, count in zip(self._tables, counts, strict=True):
-            wanted = request[at : at + count]
-            at += int(count)
+        begin = 0
+        for table, wanted in zip(self._tables, read_request(request, len(self._tables)), strict=True):
             for rows in table.rows:
-                num_bytes = int(count) * rows.row_bytes
+                num_bytes = len(wanted) * rows.row_bytes
                 if num_bytes:
                     section = answer[begin : begin + num_bytes].view(rows.words.dtype)
-                    kernels.pick_rows(wanted, table.low, rows.words, section.reshape(int(count), -1))
+                    kernels.pick_rows(wanted, table.low, rows.words, section.reshape(len(wanted), -1))
                 begin += _aligned(num_bytes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -21,84 +21,9 @@ from ..graph.graph import Graph
 from . import kernels
 from .fanout import Fanout, fanout_table
 from .memory import BLOCKS
+from .request import make_request, read_request, starts
 from .route import Route
-
-_DENSE_LIMIT = 1 << 24
-"""Node types up to this size get a table of all their nodes (4 bytes each); larger ones a hash table of the batch's."""
-
-_SMALLEST_TABLE = 1 << 16
-"""Places in a new hash table; a power of two."""
-
-
-class _Ids:
-    """The nodes of one type in the batch that is being made: their ids, and the index of each id."""
-
-    def __init__(self, num_nodes: int, dtype: np.dtype) -> None:
-        self.num_nodes = num_nodes
-        self.dense = num_nodes <= _DENSE_LIMIT
-        self.table = np.full(num_nodes if self.dense else _SMALLEST_TABLE, -1, np.int32)
-        self.ids = np.empty(1024, dtype)
-        self.count = 0
-
-    @property
-    def mask(self) -> int:
-        return -1 if self.dense else len(self.table) - 1
-
-    def make_room(self, more: int) -> None:
-        """For `more` further nodes at most."""
-        most = min(self.num_nodes, self.count + more)
-        if most >= len(self.ids):  # `relabel` writes one place beyond
-            grown = np.empty(max(most + 1, 2 * len(self.ids)), self.ids.dtype)
-            grown[: self.count] = self.ids[: self.count]
-            self.ids = grown
-        if not self.dense and 2 * most > len(self.table):
-            size = len(self.table)
-            while size < 2 * most:
-                size *= 2
-            self.table = np.full(size, -1, np.int32)
-            known = self.ids[: self.count].copy()
-            kernels.add_nodes(known, self.table, self.mask, self.ids, 0)
-
-    def add(self, ids: np.ndarray) -> None:
-        self.make_room(len(ids))
-        self.count = kernels.add_nodes(ids, self.table, self.mask, self.ids, self.count)
-
-    def take(self) -> np.ndarray:
-        """The ids, in order; and forget them."""
-        taken = BLOCKS.empty(self.count, self.ids.dtype)
-        taken[:] = self.ids[: self.count]
-        kernels.forget_nodes(taken, self.table, self.mask)
-        self.count = 0
-        return taken
-
-
-@dataclass
-class _Edges:
-    """The edges of one relation in the batch that is being made."""
-
-    index: np.ndarray = field(default_factory=lambda: np.empty((2, 0), np.int64))
-    edge_id: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    place: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    per_hop: list[int] = field(default_factory=list)
-
-    def add(self, count: int, with_places: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Make room for `count` edges of the next hop; returns the views to fill: row, column, edge id, place."""
-        before = self.index.shape[1]
-        self.per_hop.append(count)
-        if count:
-            # Each hop has several times the edges of all before it: growing to the exact size copies little.
-            grown = BLOCKS.empty((2, before + count), np.int64)
-            grown[:, :before] = self.index
-            self.index, self.edge_id = grown, _grown(self.edge_id, count)
-            if with_places:
-                self.place = _grown(self.place, count)
-        return self.index[0, before:], self.index[1, before:], self.edge_id[before:], self.place[before:]
-
-
-def _grown(array: np.ndarray, more: int) -> np.ndarray:
-    grown = BLOCKS.empty(len(array) + more, array.dtype)
-    grown[: len(array)] = array
-    return grown
+from .subgraph import EdgeTable, NodeTable, Subgraph
 
 
 @dataclass(frozen=True)
@@ -111,24 +36,6 @@ class _Relation:
     colptr: np.ndarray
     row: np.ndarray
     edge_id: np.ndarray
-
-
-@dataclass(frozen=True)
-class Subgraph:
-    """A sampled subgraph. Ids are in partition order, indices are places in `nodes`."""
-
-    nodes: dict[str, np.ndarray]
-    """Ids per type: seeds first, then hop by hop."""
-    num_nodes: dict[str, list[int]]
-    """Per type, how many of them came as seeds and in each hop; L + 1 entries."""
-    edge_index: dict[EdgeType, np.ndarray]
-    """int64 [2, num_edges]: index of the source, index of the destination; hop by hop, destinations ascend."""
-    edge_id: dict[EdgeType, np.ndarray]
-    """int64 [num_edges]: original edge ids."""
-    edge_place: dict[EdgeType, np.ndarray]
-    """int64 [num_edges]: places in the CSC, for relations that were asked for; else empty."""
-    num_edges: dict[EdgeType, list[int]]
-    """Per relation, how many edges each hop added; L entries."""
 
 
 class DistNeighborSampler(BaseSampler):
@@ -170,7 +77,7 @@ class DistNeighborSampler(BaseSampler):
         self.places_of = frozenset(places_of)
         counts = [n.count for n in graph.schema.nodes.values()] + [e.count for e in graph.schema.edges.values()]
         self._dtype = np.dtype(np.int32 if max(counts, default=0) < 2**31 else np.int64)
-        self._batch = {t: _Ids(n.count, self._dtype) for t, n in graph.schema.nodes.items()}
+        self._batch = {t: NodeTable(n.count, self._dtype) for t, n in graph.schema.nodes.items()}
         self._bounds = {t: book.bounds for t, book in graph.node_books.items()}
         self._range = {t: book.range_of(graph.machine) for t, book in graph.node_books.items()}
         self._original = {t: np.asarray(graph.original_ids(t)[slice(*self._range[t])]) for t in self._range}
@@ -221,7 +128,7 @@ class DistNeighborSampler(BaseSampler):
         if batch[node_type].count != len(seeds):
             batch[node_type].take()
             raise ValueError(f"seeds must be distinct, got {len(seeds)} with {len(np.unique(seeds))} different ones")
-        edges = {edge_type: _Edges() for edge_type in self.edge_types}
+        edges = {edge_type: EdgeTable() for edge_type in self.edge_types}
         num_nodes = {t: [ids.count] for t, ids in batch.items()}
         begin = dict.fromkeys(batch, 0)
         for hop, fanouts in enumerate(self.fanouts):
@@ -247,13 +154,13 @@ class DistNeighborSampler(BaseSampler):
         keys: list[np.uint64],
         frontier: dict[str, np.ndarray],
         begin: dict[str, int],
-        edges: dict[EdgeType, _Edges],
+        edges: dict[EdgeType, EdgeTable],
     ) -> None:
         """Draw one hop of all relations."""
         me = self.route.machine
         active = [r for r in self._relations if fanouts[r.number] != 0]
         inbox, asked = self._ask(hop, fanouts, keys, active, frontier)
-        cursor = np.concatenate([[0], np.cumsum(asked.inbox_sizes)])[:-1].astype(np.int64)
+        cursor = starts(asked.inbox_sizes)
         draws, remote = [], []
         for relation in active:
             ids = frontier[relation.dst]
@@ -348,20 +255,9 @@ class DistNeighborSampler(BaseSampler):
         if route.num_machines == 1:
             return np.empty(0, self._dtype), _Asked([], np.zeros((0, 1), np.int64), np.zeros(1, np.int64))
         types = list(dict.fromkeys(r.dst for r in active))
-        asked = np.zeros((len(types), route.num_machines), np.int64)
-        for at, t in enumerate(types):
-            kernels.count_remote(frontier[t], self._bounds[t], me, asked[at])
-        sizes = asked.sum(axis=0) + len(types)
-        sizes[me] = 0
-        request = np.empty(int(sizes.sum()), self._dtype)
-        cursor = np.concatenate([[0], np.cumsum(sizes)])[:-1].astype(np.int64)
-        for machine in range(route.num_machines):
-            if machine != me:
-                request[cursor[machine] : cursor[machine] + len(types)] = asked[:, machine]
-                cursor[machine] += len(types)
-        for t in types:
-            kernels.write_remote(frontier[t], self._bounds[t], me, cursor, request)
-        received, received_sizes = route.exchange(request, sizes, f"the sampling request of hop {hop}")
+        ids, bounds = [frontier[t] for t in types], [self._bounds[t] for t in types]
+        request = make_request(ids, bounds, me, route.num_machines, self._dtype)
+        received, received_sizes = route.exchange(request.message, request.sizes, f"the sampling request of hop {hop}")
 
         answers = []
         at = 0
@@ -371,14 +267,13 @@ class DistNeighborSampler(BaseSampler):
             answers.append(self._answer(asker, types, fanouts, keys, active) if len(asker) else asker)
         answer_sizes = np.array([len(a) for a in answers], np.int64)
         inbox, inbox_sizes = route.exchange(np.concatenate(answers), answer_sizes, f"the sampling answer of hop {hop}")
-        return inbox, _Asked(types, asked, inbox_sizes)
+        return inbox, _Asked(types, request.counts, inbox_sizes)
 
     def _answer(
         self, request: np.ndarray, types: list[str], fanouts: np.ndarray, keys: list[np.uint64], active: list[_Relation]
     ) -> np.ndarray:
         """Draw what one other machine asks for."""
-        ends = len(types) + np.cumsum(request[: len(types)], dtype=np.int64)
-        ids = {t: request[end - request[at] : end] for at, (t, end) in enumerate(zip(types, ends, strict=True))}
+        ids = dict(zip(types, read_request(request, len(types)), strict=True))
         draws = [self._look_up(relation, ids[relation.dst], fanouts, keys) for relation in active]
         fields = [3 if self.edge_types[r.number] in self.places_of else 2 for r in active]
         num_counts = sum(len(draw.counts) for draw in draws)

@@ -17,7 +17,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from disttrain.config import Sampling
 from disttrain.graph.schema import Wants
 from disttrain.sampling import DistNeighborSampler, NodeLoader, Route, split_seeds
-from disttrain.sampling import neighbors as neighbors_module
+from disttrain.sampling import subgraph as subgraph_module
 from disttrain.world import World
 from tests.graphs import open_parts, ring, write_parts, zoo
 from tests.ranks import RankFailed, run_ranks
@@ -199,8 +199,8 @@ def test_a_machine_that_owns_no_seed_takes_part(parts):
 def test_the_hash_table_of_large_types_changes_nothing(parts, monkeypatch):
     with World.start(device="cpu", timeout=30) as world:
         dense = _contents(world, parts[2], fanout=(4, 3))
-        monkeypatch.setattr(neighbors_module, "_DENSE_LIMIT", 10)
-        monkeypatch.setattr(neighbors_module, "_SMALLEST_TABLE", 4)
+        monkeypatch.setattr(subgraph_module, "_DENSE_LIMIT", 10)
+        monkeypatch.setattr(subgraph_module, "_SMALLEST_TABLE", 4)
         assert _contents(world, parts[2], fanout=(4, 3)) == dense
 
 
