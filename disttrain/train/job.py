@@ -68,8 +68,12 @@ def prepare_graph(experiment: Experiment, world: World) -> Graph:
     """
     world.together(lambda: _refuse(_world_conflicts(experiment, world)), "comparing experiment and world")
     make = partial(_ensure_partitions, experiment, world.num_machines)
-    world.lead(make, "partitioning")
-    directory, data_fingerprint = world.lead(make, "partitioning on each machine", per_machine=True)
+    made = world.lead(make, "partitioning")
+
+    def made_here() -> tuple[str, str]:
+        return made if world.is_lead else make()
+
+    directory, data_fingerprint = world.lead(made_here, "partitioning on each machine", per_machine=True)
 
     def opened() -> Graph:
         return Graph.open(directory, world.machine, world.num_machines)
