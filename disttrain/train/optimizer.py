@@ -9,12 +9,11 @@ from ..config import Train
 
 
 def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """AdamW, Adam or SGD over all parameters that want a gradient, in torch's fused form."""
+    """AdamW, Adam (both in torch's fused form) or SGD over all parameters that want a gradient."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if train.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, fused=True
-        )
+        # Fused SGD makes its momentum in the first step without filling it when the scaler of fp16 skips that step.
+        return torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
     kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
     return kind(parameters, lr=train.lr, weight_decay=train.weight_decay, fused=True)
 

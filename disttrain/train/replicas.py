@@ -64,7 +64,8 @@ def mean_running_statistics(model: nn.Module, world: World) -> None:
     if not running or world.size == 1:
         return
     flat = torch.cat([buffer.reshape(-1) for buffer in running])
-    dist.all_reduce(flat)
+    with world.waiting("averaging the running statistics of batch norms"):
+        dist.all_reduce(flat)
     flat /= world.size
     for buffer, mean in zip(running, flat.split([buffer.numel() for buffer in running]), strict=True):
         buffer.copy_(mean.view_as(buffer))
