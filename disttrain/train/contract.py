@@ -52,7 +52,9 @@ def check_gradients(model: nn.Module, num_seeds: int) -> None:
     if left_out:
         raise ExperimentError(
             f"model.module: the model made no use of its parameters {_listed(left_out)} for a batch of {num_seeds} "
-            f"seeds; each has to take part in every batch, also in an empty one; {_SEE}"
+            f"seeds; each has to take part in every batch, also in an empty one. Leave out the convolutions of the "
+            f"last layer that do not lead to the seeds' type, or add `sum(p.sum() * 0.0 for p in self.parameters())` "
+            f"to the output, as examples/own_model.py does; {_SEE}"
         )
 
 
