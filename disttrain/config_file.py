@@ -81,10 +81,12 @@ def plain(value: Any) -> Any:
 def differences(a: Any, b: Any, called: tuple[str, str] = ("there", "here")) -> list[str]:
     """Where two experiments (or sections, or plain values) differ: `train.lr: 0.005 there, 0.01 here`."""
     first, second = (dict(leaves(plain(side))) for side in (a, b))
+    inner = {path[:n] for path in (*first, *second) for n in range(len(path))}  # of mappings that hold something
     return [
         f"{path_text(path)}: {_side(first, path)} {called[0]}, {_side(second, path)} {called[1]}"
         for path in dict.fromkeys((*first, *second))
-        if path not in first or path not in second or first[path] != second[path]
+        if not (path in inner and first.get(path, second.get(path)) == {})
+        and (path not in first or path not in second or first[path] != second[path])
     ]
 
 

@@ -476,6 +476,7 @@ def test_differences_name_paths_and_both_values() -> None:
         "train.lr: 0.001 before, 0.1 now",
     ]
     assert differences({"a": {"b": 1}}, {"a": {"c": 1}}) == ["a.b: 1 there, nothing here", "a.c: nothing there, 1 here"]
+    assert differences({"a": {}}, {"a": {"c": 1}}) == ["a.c: nothing there, 1 here"]
 
 
 def test_plain_has_lists_for_tuples() -> None:
