@@ -12,12 +12,13 @@ import traceback
 
 from . import cli
 from .config import ExperimentError
-from .environment import place
+from .environment import let_threads_sleep, place
 from .refusal import Leave
 
 
 def main() -> None:
     """Run a command and leave with its exit code."""
+    let_threads_sleep()
     try:
         code = cli.run(sys.argv[1:])
     except ExperimentError as error:

@@ -30,7 +30,8 @@ def import_dotted(path: str, where: str) -> Any:
         ) from None
     for part in name.split("."):
         if not hasattr(found, part):
-            public = [candidate for candidate in vars(found) if not candidate.startswith("_")]
-            raise ExperimentError(f"{where}: {module_name} has no {part!r}{nearest(part, public)}")
+            public = {name: value for name, value in vars(found).items() if not name.startswith("_")}
+            own = [name for name, value in public.items() if getattr(value, "__module__", None) == module_name]
+            raise ExperimentError(f"{where}: {module_name} has no {part!r}{nearest(part, own or public)}")
         found = getattr(found, part)
     return found

@@ -20,6 +20,9 @@ _FREE = (
 )  # fmt: skip
 """Settings that may change between an interruption and the resume."""
 
+_LENGTH = ("train.epochs", "train.max_steps")
+"""Of them, those by which a learning rate that falls to the end of the run is what it is."""
+
 
 def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """JSON of what decides the weights a run arrives at.
@@ -28,7 +31,10 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
         manifest: of the partitions.
     """
     settings = plain(experiment)
+    falls = experiment.train.scheduler.kind in ("cosine", "linear")
     for path in _FREE:
+        if falls and path in _LENGTH:
+            continue
         section, _, key = path.rpartition(".")
         (settings[section] if section else settings).pop(key)
     shape = {"ranks": world.size, **({"machines": world.num_machines} if experiment.sampling.locality else {})}

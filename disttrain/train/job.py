@@ -168,7 +168,7 @@ def plan(experiment: Experiment, world: World) -> list[str]:
     """
     refusals = _world_conflicts(experiment, world)
     lines = [
-        f"{world.size} ranks on {world.num_machines} machines, {world.local_size} each, {world.device.type}",
+        f"ranks: {world.size}, machines: {world.num_machines}, device: {world.device.type}",
         f"run directory: {experiment.directory}" + (" (used before)" if Path(experiment.directory).exists() else ""),
     ]
     if isinstance(experiment.data, PygData):

@@ -223,6 +223,7 @@ class Trainer:
             self.run.mark_done()
             self.progress.stop()
             show_summary(summary, self.progress.console)
+            self.progress.say(f"everything is in {self.directory}")
         self.world.barrier("ending the run")
         return summary
 

@@ -251,6 +251,16 @@ def test_another_run_is_not_resumed(world: World, tmp_path: Path, change: dict[s
         row_trainer(world, tmp_path, **{"epochs": 2, **change}).train()
 
 
+@pytest.mark.parametrize("change", [{"epochs": 3}, {"max_steps": 7}])
+def test_the_length_of_a_run_whose_learning_rate_falls_with_it_stays(
+    world: World, tmp_path: Path, change: dict[str, Any]
+):
+    settings: dict[str, Any] = {"epochs": 1, "scheduler": {"kind": "cosine"}}
+    row_trainer(world, tmp_path, **settings).train()
+    with pytest.raises(ExperimentError, match=f"train.{next(iter(change))}: "):
+        row_trainer(world, tmp_path, **{**settings, **change}).train()
+
+
 def test_what_may_change_may_change(world: World, tmp_path: Path):
     row_trainer(world, tmp_path, epochs=1).train()
     row_trainer(
