@@ -22,7 +22,7 @@ TESTED_ELSEWHERE = {
     "make test": ".ci/run",
     "make lint": "a part of make test",
     "make test-cluster": ".ci/run",
-    "make test-gpu": "tests/unit/test_gpu_script.py",
+    "make test-gpu": "tests/gpu/test_gpu.py, which .ci/run runs as far as it goes without a GPU",
     "torchrun --nnodes 2 --nproc-per-node 4 ... -m disttrain experiment.yaml": "a shortened form",
     "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint host1:29500 "
     "-m disttrain experiment.yaml": "tests/cluster/test_two_hosts.py",

@@ -62,6 +62,7 @@ def read(directory: Path, quick: bool, name: str, *overrides: str) -> Experiment
             f"run_dir={directory / name}",
             f"partition.dir={directory / 'partitions'}",
             "partition.parts=1",
+            "model.inputs.project=true",  # so that there is something to compute in fp32 in `inputs`
             *small,
             *overrides,
         ],

@@ -20,7 +20,6 @@ def test_training_on_a_gpu() -> None:
     subprocess.run([sys.executable, "-m", "tests.gpu.check_gpu"], cwd=REPOSITORY, check=True, timeout=600)
 
 
-@pytest.mark.gpu
 def test_the_check_itself_runs_without_one() -> None:
     """Its steps on a small graph on the CPU, so that what a GPU machine finds are not its own mistakes."""
     command = [sys.executable, "-m", "tests.gpu.check_gpu", "--device", "cpu", "--quick"]
