@@ -1,0 +1,19 @@
+"""The benchmarks run; on graphs of a twentieth, which measure nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.agents import REPOSITORY
+
+
+@pytest.mark.parametrize("script", [["sampling.py", "--quick", "--against", "none"], ["training.py", "--quick"]])
+def test_benchmark(script: list[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / script[0]), *script[1:]]
+    ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
