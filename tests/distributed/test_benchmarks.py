@@ -11,7 +11,14 @@ import pytest
 from tests.agents import REPOSITORY
 
 
-@pytest.mark.parametrize("script", [["sampling.py", "--quick", "--against", "none"], ["training.py", "--quick"]])
+@pytest.mark.parametrize(
+    "script",
+    [
+        ["sampling.py", "--quick", "--against", "none"],
+        ["training.py", "--quick"],
+        ["partition_quality.py", "examples/own.yaml"],
+    ],
+)
 def test_benchmark(script: list[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "benchmarks" / script[0]), *script[1:]]
