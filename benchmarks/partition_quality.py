@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config import ExperimentError, Partition
-from disttrain.config_file import read_experiment
+from disttrain.config.file import read_experiment
 from disttrain.data import load
 from disttrain.graph.metis import metis_parts
 from disttrain.graph.partitioner import partition

@@ -30,7 +30,7 @@ from rank_pool import RankPool
 from torch_geometric.data import HeteroData
 
 from disttrain.config import Experiment, GeneratedData, Partition, Sampling
-from disttrain.config_file import read_experiment
+from disttrain.config.file import read_experiment
 from disttrain.data import fingerprint, load
 from disttrain.graph.graph import Graph
 from disttrain.graph.partitioner import partition

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import __version__
 from .config import Experiment, ExperimentError, Train
-from .config_check import nearest
-from .config_file import plain, read_experiment
-from .config_ignored import ignored_settings
-from .config_yaml import dump_yaml
+from .config.check import nearest
+from .config.file import plain, read_experiment
+from .config.ignored import ignored_settings
+from .config.yaml import dump_yaml
 from .environment import started_by_torchrun
 from .refusal import Leave, refuse_differences, say_once
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from .config import Experiment, ExperimentError
-from .config_file import differences, plain
+from .config.file import differences, plain
 
 if TYPE_CHECKING:
     from .world import World

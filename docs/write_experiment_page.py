@@ -1,4 +1,4 @@
-"""Writes docs/experiment.md from the sections in disttrain/config.py: python docs/write_experiment_page.py"""
+"""Writes docs/experiment.md from the sections in disttrain/config/: python docs/write_experiment_page.py"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parent / "experiment.md"
 INTRODUCTION = """\
 # Every key of the experiment
 
-Written by `docs/write_experiment_page.py` from `disttrain/config.py`. A section is a mapping; where it has several
+Written by `docs/write_experiment_page.py` from `disttrain/config/`. A section is a mapping; where it has several
 kinds, one key (`source`, `by`, `kind`) says which. `required` means that there is no default.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..config_check import nearest as closest
+from ..config.check import nearest as closest
 
 
 def nearest(name: str, valid: Iterable[str], limit: int = 12) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import psutil
 
 from ..config import Experiment, ExperimentError
-from ..config_file import write_experiment
+from ..config.file import write_experiment
 from ..world import World
 from .files import explaining, replace_text
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..config import Experiment, ExperimentError
-from ..config_file import differences, plain
+from ..config.file import differences, plain
 from ..world import World
 
 _FREE = (

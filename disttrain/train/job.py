@@ -23,9 +23,9 @@ from ..config import (
     TablesData,
     edge_type_name,
 )
-from ..config_check import nearest
-from ..config_file import differences, plain
-from ..config_yaml import path_text
+from ..config.check import nearest
+from ..config.file import differences, plain
+from ..config.yaml import path_text
 from ..graph import fingerprint
 from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from disttrain.config_file import read_experiment
+from disttrain.config.file import read_experiment
 from disttrain.train.job import run
 from disttrain.world import World
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.config import HeteroConvModel
-from disttrain.config_file import read_experiment
+from disttrain.config.file import read_experiment
 from tests.agents import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch_geometric.data import HeteroData
 
 from disttrain.config import Experiment
-from disttrain.config_file import read_experiment
+from disttrain.config.file import read_experiment
 from disttrain.train import job
 from disttrain.train.phases import PhaseClock
 from disttrain.train.trainer import Trainer

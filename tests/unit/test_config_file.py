@@ -22,9 +22,9 @@ from disttrain.config import (
     SplitByTime,
     TablesData,
 )
-from disttrain.config_file import differences, parse_experiment, plain, read_experiment, write_experiment
-from disttrain.config_ignored import ignored_settings
-from disttrain.config_yaml import YamlError, dump_yaml, parse_path, parse_yaml, path_text
+from disttrain.config.file import differences, parse_experiment, plain, read_experiment, write_experiment
+from disttrain.config.ignored import ignored_settings
+from disttrain.config.yaml import YamlError, dump_yaml, parse_path, parse_yaml, path_text
 
 SMALL = """\
 name: small
@@ -486,7 +486,7 @@ def test_plain_has_lists_for_tuples() -> None:
 def test_reading_imports_no_torch(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(SMALL)
     code = (
-        "import sys; from disttrain.config_file import read_experiment; read_experiment(sys.argv[1]); "
+        "import sys; from disttrain.config.file import read_experiment; read_experiment(sys.argv[1]); "
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert (

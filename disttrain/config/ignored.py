@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .config import Experiment, HeteroConvModel, Section
-from .config_yaml import path_text
+from . import Experiment, HeteroConvModel, Section
+from .yaml import path_text
 
 
 def ignored_settings(experiment: Experiment) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from .config import Section
-from .config_yaml import Path, path_text
+from . import Section
+from .yaml import Path, path_text
 
 
 class Mistake(NamedTuple):
@@ -286,7 +286,7 @@ def _unknown_key(key: Any, fields: Iterable[str]) -> str:
 
 def field_paths() -> Iterator[Path]:
     """The paths of all keys of the experiment, of every kind of every section."""
-    from .config import Experiment
+    from . import Experiment
 
     def below(annotation: Any, path: Path) -> Iterator[Path]:
         for member in members(kind_of(annotation).annotation):

@@ -9,9 +9,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from .config import Experiment, ExperimentError, Metric, NodeClassification, fanout_conflicts
-from .config_check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, nearest, shown
-from .config_yaml import Path, YamlError, dump_yaml, leaves, parse_path, parse_yaml, path_text
+from . import Experiment, ExperimentError, Metric, NodeClassification, fanout_conflicts
+from .check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, nearest, shown
+from .yaml import Path, YamlError, dump_yaml, leaves, parse_path, parse_yaml, path_text
 
 
 def read_experiment(path: str | FilePath, overrides: Iterable[str] = ()) -> Experiment:

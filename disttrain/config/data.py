@@ -1,0 +1,196 @@
+"""Where the graph comes from, and how its nodes are divided into training, validation and test."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from .section import DottedPath, Fraction, Names, Relation, Section, Seed
+
+
+class SplitByMasks(Section):
+    """The data set's own `train_mask`, `val_mask`, `test_mask`."""
+
+    by: Literal["masks"] = "masks"
+    val_from_train: Fraction = 0.0
+    """Share of the training nodes held out for validation, for sets that publish none (HGB). Never taken from test."""
+    seed: Seed = 0
+    column: Annotated[int, Field(ge=0)] | None = None
+    """Which split, for sets that publish several (masks of shape [num_nodes, num_splits])."""
+
+
+class SplitByRatio(Section):
+    """Labelled nodes at random, in these shares; what is left over is in no split."""
+
+    by: Literal["ratio"]
+    train: Fraction
+    val: Fraction
+    test: Fraction
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _sum(self) -> SplitByRatio:
+        if self.train + self.val + self.test > 1.0 + 1e-9:
+            raise ValueError(f"train + val + test must be at most 1, got {self.train + self.val + self.test:g}")
+        return self
+
+
+class SplitByColumn(Section):
+    """A column (tables) or node attribute (graphs) holds the name of each row's split."""
+
+    by: Literal["column"]
+    column: str
+    train: Names = ("train",)
+    val: Names = ("val", "valid", "validation")
+    test: Names = ("test",)
+
+
+class SplitByTime(Section):
+    """Rows before `val` train, rows from `val` to before `test` validate, rows from `test` on test."""
+
+    by: Literal["time"]
+    column: str
+    """A time column (tables), or a numeric node attribute (graphs)."""
+    val: str | float
+    """Where validation begins: an ISO date or date-time for date-time columns, a number for numeric ones."""
+    test: str | float
+
+
+Split = Annotated[SplitByMasks | SplitByRatio | SplitByColumn | SplitByTime, Field(discriminator="by")]
+
+
+class Data(Section):
+    """What every source has."""
+
+    split: Split = SplitByMasks()
+    """How the nodes of the task's type are divided into train, validation and test."""
+    transforms: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    """PyG transforms by name (`ToUndirected`), with arguments (`{AddMetaPaths: {...}}`), or by dotted path."""
+
+
+class PygData(Data):
+    """A class of `torch_geometric.datasets` by name; downloaded and processed by one process per machine."""
+
+    source: Literal["pyg"]
+    dataset: str
+    root: str
+    args: dict[str, Any] = {}
+    """The class's own arguments."""
+
+
+class FileData(Data):
+    """A `HeteroData` or `Data` saved with `torch.save`."""
+
+    source: Literal["file"]
+    path: str
+    trust: bool = False
+    """Unpickle arbitrary objects of this file. Only for files that you made."""
+
+
+class PythonData(Data):
+    """A function of the user's own that returns a `HeteroData` or `Data`."""
+
+    source: Literal["python"]
+    function: DottedPath
+    args: dict[str, Any] = {}
+
+
+class GeneratedNodes(Section):
+    num_nodes: PositiveInt
+    features: Annotated[int, Field(ge=0)] = 0
+    """Width of `x`; 0 for a type without features."""
+
+
+class GeneratedEdges(Section):
+    num_edges: PositiveInt
+    reverse: bool = True
+    """Also add the reverse relation `dst,rev_<rel>,src`."""
+    exponent: tuple[float, float] = (0.5, 0.7)
+    """Power-law exponents of the degrees at the source and at the destination; 0 is uniform."""
+
+
+class GeneratedData(Data):
+    """A seeded graph: power-law degrees, planted communities, labels that can be learned from features and neighbours.
+
+    `kind: ring` is the graph of the exactness tests: `num_nodes` nodes, v -> v+1 and v -> v+2 (mod n), `x[v] = [v]`.
+    """
+
+    source: Literal["generated"]
+    kind: Literal["communities", "ring"] = "communities"
+    seed: Seed = 0
+    nodes: dict[str, GeneratedNodes]
+    edges: dict[Relation, GeneratedEdges] = {}
+    target: str | None = None
+    """The node type that gets labels and a split; the first one if null."""
+    num_classes: PositiveInt = 10
+    num_communities: PositiveInt = 64
+    homophily: Fraction = 0.8
+    """Share of the edges whose ends lie in the same community."""
+    noise: Annotated[float, Field(ge=0.0)] = 1.0
+    """Standard deviation of the noise on features, against class centres of unit variance."""
+    split: Split = SplitByRatio(by="ratio", train=0.6, val=0.2, test=0.2)
+
+
+class TableFeatures(Section):
+    """Columns (or SQL expressions named in `columns`) that become features."""
+
+    numeric: Names = ()
+    categorical: Names = ()
+    boolean: Names = ()
+    datetime: Names = ()
+    """Each becomes year, month, day, weekday and hour, scaled, and their sines and cosines where they are cyclic."""
+
+
+class NodeTable(Section):
+    file: str
+    """CSV or Parquet, relative to `root`; a `.zip` that holds one CSV is read too."""
+    key: str | None = None
+    """The column that identifies a row; null: the row's number (0-based, before `where`)."""
+    where: str | None = None
+    """SQL condition; rows that do not satisfy it are left out."""
+    columns: dict[str, str] = {}
+    """Further columns, each an SQL expression over the table's own (`late: arr_delay > 15`)."""
+    features: TableFeatures = TableFeatures()
+    label: str | None = None
+    """Column that becomes `y`: integers, booleans or text are classes. NULL: the row has no label."""
+    time: str | None = None
+    """Date-time or numeric column that becomes the node attribute `time` (seconds since 1970 for date-times)."""
+    foreign_keys: dict[str, str] = {}
+    """Column -> node type whose key it holds: an edge type `this,<column>,that`. NULL: no edge."""
+
+
+class EdgeTable(Section):
+    file: str
+    src: str
+    """Column that holds the source's key."""
+    dst: str
+    """Column that holds the destination's key."""
+    where: str | None = None
+    columns: dict[str, str] = {}
+    features: TableFeatures = TableFeatures()
+    """They become `edge_attr`."""
+    time: str | None = None
+
+
+class TablesData(Data):
+    """Node tables, edge tables and foreign keys in CSV or Parquet become a heterogeneous graph."""
+
+    source: Literal["tables"]
+    root: str
+    """A folder, or `package:<name>/<folder>` for files that a pip package carries."""
+    nodes: dict[str, NodeTable]
+    edges: dict[Relation, EdgeTable] = {}
+    missing: Names = ("",)
+    """What stands for a missing value in CSV files (`["", "NA"]`)."""
+    reverse: bool | Literal["only"] = True
+    """Add the reverse of each relation, `dst,rev_<rel>,src`; `only`: in its place (a flight learns of its plane, the
+    plane nothing of its other flights)."""
+    dangling: Literal["refuse", "drop"] = "refuse"
+    """A key that no row has: refuse (the message counts them and shows some), or leave out those edges (counted)."""
+
+
+DataSource = Annotated[
+    PygData | FileData | PythonData | GeneratedData | TablesData,
+    Field(discriminator="source"),
+]

@@ -1,0 +1,52 @@
+"""The experiment: all sections together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, model_validator
+
+from .data import DataSource
+from .model import Model
+from .partition import Partition
+from .sampling import Sampling, fanout_conflicts
+from .section import Section, Seed
+from .task import Task
+from .train import Launch, Train
+
+
+def _folder(name: str) -> str:
+    if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
+        raise ValueError(f"expected a name that a folder can have, got {name!r} (run_dir takes a path)")
+    return name
+
+
+class Experiment(Section):
+    """One experiment: a YAML file, read and checked."""
+
+    name: Annotated[str, AfterValidator(_folder)] = "experiment"
+    """Names the run directory."""
+    seed: Seed = 0
+    """Of first weights, shuffles, draws and dropout: with the same one, a run repeats itself."""
+    run_dir: str | None = None
+    """Null: `runs/<name>`."""
+    data: DataSource
+    partition: Partition = Partition()
+    task: Task
+    model: Model
+    sampling: Sampling = Sampling()
+    train: Train = Train()
+    launch: Launch = Launch()
+
+    @model_validator(mode="after")
+    def _fanout_matches_layers(self) -> Experiment:
+        fanouts = {"fanout": self.sampling.fanout, "eval_fanout": self.sampling.eval_fanout}
+        conflicts = fanout_conflicts(self.model.layers, fanouts)
+        if conflicts:
+            raise ValueError("; ".join(f"sampling.{'.'.join(path)} {text}" for path, text in conflicts.items()))
+        return self
+
+    @property
+    def directory(self) -> str:
+        """The run directory."""
+        return self.run_dir or f"runs/{self.name}"

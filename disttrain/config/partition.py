@@ -1,0 +1,18 @@
+"""How the graph is cut, and where the parts lie."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from .section import Section, Seed
+
+
+class Partition(Section):
+    parts: PositiveInt | Literal["auto"] = "auto"
+    """How many; `auto`: one per machine. A graph cut into P parts runs on any number of machines up to P."""
+    method: Literal["metis", "random"] = "metis"
+    dir: str | None = None
+    """Where; null: `partitions/` beside the data, in a folder named by its content."""
+    seed: Seed = 0

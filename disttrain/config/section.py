@@ -1,0 +1,69 @@
+"""What every section of the experiment is made of: the section itself, and the types of single values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class ExperimentError(ValueError):
+    """The user's input was refused. The message says what was expected, what came, where, and what to do.
+
+    `__main__` prints it without a traceback and exits with code 2.
+    """
+
+
+class Section(BaseModel):
+    """A part of the experiment: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+
+EdgeType = tuple[str, str, str]
+
+
+def parse_edge_type(text: str) -> EdgeType:
+    """Read a relation as it is written in YAML: `"src,rel,dst"`, e.g. `"author,writes,paper"`.
+
+    Raises:
+        ValueError: if it does not have exactly three non-empty parts.
+    """
+    parts = tuple(part.strip() for part in text.split(","))
+    if len(parts) != 3 or not all(parts):
+        raise ValueError(f'a relation is written "source,relation,destination", got {text!r}')
+    return parts
+
+
+def edge_type_name(edge_type: EdgeType) -> str:
+    """Write a relation as YAML and messages have it: `"src,rel,dst"`."""
+    return ",".join(edge_type)
+
+
+def _relation(text: str) -> str:
+    return edge_type_name(parse_edge_type(text))
+
+
+def _dotted(path: str) -> str:
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise ValueError(f"a dotted path is written 'package.module:name', got {path!r}")
+    return path
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) or value is None else [value]
+
+
+Relation = Annotated[str, AfterValidator(_relation)]
+"""A relation as a normalised `"src,rel,dst"` string; `parse_edge_type` gives the tuple."""
+
+DottedPath = Annotated[str, AfterValidator(_dotted)]
+"""`package.module:name` of something of the user's own."""
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+"""A list of names; a single name may stand alone."""
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -1,0 +1,70 @@
+"""The training loop: epochs, optimizer, precision, checkpoints, time limits; and the world it was sized for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from .section import Fraction, Names, Section
+
+
+class EarlyStop(Section):
+    metric: str
+    patience: PositiveInt = 10
+    """Epochs (evaluations) without improvement."""
+    mode: Literal["max", "min"] = "max"
+
+
+class Scheduler(Section):
+    kind: Literal["constant", "cosine", "linear", "step"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    min_factor: Fraction = 0.0
+    """`cosine` and `linear` end at this share of the learning rate."""
+    step_epochs: PositiveInt = 10
+    gamma: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """`step`: multiply by `gamma` every `step_epochs` epochs."""
+
+
+class Checkpoints(Section):
+    every_steps: PositiveInt | None = None
+    """Also within an epoch, each so many steps; null: at the end of each epoch only."""
+    keep: PositiveInt = 2
+    """How many of the newest stay; the best one stays beside them."""
+
+
+class Train(Section):
+    epochs: PositiveInt = 10
+    max_steps: PositiveInt | None = None
+    """Stop after so many optimizer steps over all epochs."""
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    lr: Annotated[float, Field(gt=0.0)] = 0.005
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    momentum: Fraction = 0.9
+    """Of `sgd`."""
+    scheduler: Scheduler = Scheduler()
+    grad_clip: Annotated[float, Field(gt=0.0)] | None = None
+    """Largest norm of the whole gradient; null: no clipping."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    fp32_layers: Names = ()
+    """Modules, by their dotted name in the model (`inputs`, `convs.0`), that compute in fp32 whatever `precision`."""
+    early_stop: EarlyStop | None = None
+    best_metric: str | None = None
+    """Which validation metric chooses the best checkpoint; null: that of `early_stop`, else the task's first."""
+    eval_every: PositiveInt = 1
+    """Epochs between evaluations on the validation split (the last epoch is always evaluated)."""
+    checkpoint: Checkpoints = Checkpoints()
+    log_every: PositiveInt = 10
+    """Steps between lines of `metrics.jsonl`, and between checks for a requested stop."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: PositiveInt | None = None
+    """Compute threads per rank; null: the machine's cores shared out among its ranks (or OMP_NUM_THREADS)."""
+    timeout: Annotated[float, Field(gt=0.0, le=1e7)] = 300.0
+    """Seconds that one rank waits for another before the job ends with a message."""
+
+
+class Launch(Section):
+    """What the job was sized for; checked against the world that was really started. Null: whatever comes."""
+
+    nodes: PositiveInt | None = None
+    procs_per_node: PositiveInt | None = None
