@@ -43,6 +43,8 @@ class Position:
     """`metrics` and `num_evaluated` of the best epoch's validation."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Per phase, of the attempts before this one."""
+    metrics_length: int = 0
+    """Bytes of `metrics.jsonl` when the checkpoint was written."""
 
     def state(self) -> dict[str, Any]:
         """JSON."""
@@ -64,6 +66,7 @@ class Position:
             self.stop.restore(state["stop"])
         self.best_evaluation = state["best_evaluation"]
         self.seconds = state["seconds"]
+        self.metrics_length = state["metrics_length"]
 
 
 def first_position(train: Train, metrics: list[str]) -> Position:

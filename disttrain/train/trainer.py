@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,22 +15,20 @@ from torch_geometric.data import HeteroData
 
 from ..config import Experiment, ExperimentError
 from ..report.progress import TrainingProgress
-from ..report.run_directory import RunDirectory, open_run_directory
-from ..report.run_report import RunReport
 from ..report.table import show_summary
 from ..world import PeerError, World
-from .checkpoint import CheckpointDirectory, named_checkpoint, newest_checkpoint, share_tensors
 from .contract import check_gradients, check_learnable, check_output
 from .evaluate import Evaluation, evaluate
-from .identity import check_identity, run_identity
+from .identity import run_identity
 from .loaders import Loader, build_loaders
 from .losses import StepLosses
-from .optimizer import build_optimizer, optimizer_tensors, restore_optimizer
+from .optimizer import build_optimizer
 from .phases import STEP_PHASES, PhaseClock
 from .position import MeanLoss, first_position
 from .precision import Precision, keep_fp32
 from .randomness import seed_step
 from .replicas import mean_running_statistics, replicate
+from .saving import SavedRun
 from .schedule import learning_rate_factor
 from .stop import Interrupted, StopRequest
 from .summary import run_summary
@@ -70,10 +67,9 @@ class Trainer:
     ) -> None:
         self.started = time.perf_counter() - sum((seconds or {}).values())
         self.experiment, self.settings, self.world, self.task = experiment, experiment.train, world, task
-        self.directory, self.fresh = Path(experiment.directory), fresh
+        self.fresh = fresh
         check_learnable(model)
         self.model = model.to(world.device)
-        self.identity = run_identity(experiment, world, graph.manifest, model)
         self.manifest = graph.manifest
         self.precision = Precision(self.settings.precision, world.device)
         keep_fp32(self.model, self.settings.fp32_layers, world.device)
@@ -91,16 +87,14 @@ class Trainer:
             raise ExperimentError("train.early_stop needs validation nodes, and data.split leaves none")
         self.optimizer = build_optimizer(self.model, self.settings)
         self.replica = replicate(self.model)
-        self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
+        identity = run_identity(experiment, world, graph.manifest, model)
+        self.saved = SavedRun(experiment, world, identity, self.position, self.model, self.optimizer, self.precision)
         self.stop_request = StopRequest()
         self.steps_here, self.seeds_here = 0, 0
         self.losses = StepLosses()
         self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
         self.epoch_phases: dict[str, float] = {}
         self.epoch_cpu = 0.0
-        self.saved: tuple[int, int] | None = None
-        self.run: RunDirectory | None = None
-        self.report: RunReport | None = None
 
     def train(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint if there is one. Returns the summary.
@@ -112,7 +106,7 @@ class Trainer:
             PeerError: another rank failed or did not answer.
         """
         try:
-            self.run = open_run_directory(self.world, self.directory, self.fresh)
+            self.saved.open(self.fresh)
             with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress, self.stop_request:
                 if not self._resume():
                     return self._already_done()
@@ -182,7 +176,7 @@ class Trainer:
         last = position.step == self.settings.max_steps or position.epoch + 1 == self.settings.epochs
         mean_running_statistics(self.model, self.world)
         text = f"epoch {position.epoch + 1}/{self.settings.epochs}  loss {position.epoch_loss.mean:.4f}"
-        self._write(
+        self.saved.write(
             "epoch", loss=position.epoch_loss.mean, seeds=position.epoch_loss.num_seeds,
             seconds={phase: self.clock.seconds[phase] - before for phase, before in self.epoch_phases.items()},
             cpu_seconds=time.process_time() - self.epoch_cpu,
@@ -209,21 +203,12 @@ class Trainer:
 
     def _finish(self) -> dict[str, Any]:
         """Score the test split with the best weights, and close the run."""
-        best = self.position.best
-        if best.step is not None and best.step != self.position.step:
-            found = named_checkpoint(self.world, self.checkpoints, f"step-{best.step:010d}")
-            if found is None:
-                logger.warning("the best checkpoint (step %d) cannot be read: scoring the last weights", best.step)
-            else:
-                self._load_model(share_tensors(self.world, self.checkpoints, found[1], found[0]))
+        self.saved.load_best()
         test = self._evaluate("test") if self.loaders["test"].num_steps else None
         summary = run_summary(self, test)
-        if self.run is not None:
-            self.run.write_summary(summary)
-            self.run.mark_done()
-            self.progress.stop()
-            show_summary(summary, self.progress.console)
-            self.progress.say(f"everything is in {self.directory}")
+        self.saved.finish(summary)
+        self._show(summary)
+        self.progress.say(f"everything is in {self.saved.directory}")
         self.world.barrier("ending the run")
         return summary
 
@@ -233,7 +218,7 @@ class Trainer:
                 self.model, self.task, self.loaders[split], Transfer(self.world.device, PhaseClock(self.world.device)),
                 self.precision, self.world,
             )  # fmt: skip
-        self._write("evaluation", split=split, num_evaluated=evaluation.num_evaluated, metrics=evaluation.metrics)
+        self.saved.write("evaluation", split=split, num_evaluated=evaluation.num_evaluated, metrics=evaluation.metrics)
         return evaluation
 
     def _at_the_end(self) -> bool:
@@ -264,7 +249,7 @@ class Trainer:
         self.logged_phases = phases
         loss, rate = summed.total / max(1, summed.num_seeds), summed.num_seeds / max(1e-9, seconds)
         scale = {"scale": scaler.get_scale()} if scaler.is_enabled() else {}
-        self._write(
+        self.saved.write(
             "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=summed.steps,
             step_seconds=per_step, **scale,
         )  # fmt: skip
@@ -292,88 +277,38 @@ class Trainer:
             self._save()
         text = (
             f"stopped by {signal.Signals(numbers[0]).name} after step {self.position.step}; a checkpoint is in "
-            f"{self.checkpoints.directory}, and the same command goes on from it"
+            f"{self.saved.checkpoints.directory}, and the same command goes on from it"
         )
         self.progress.say(text)
         self.world.barrier("stopping")  # torchrun ends all ranks when the first one leaves
         raise Interrupted(text)
 
     def _save(self) -> None:
-        place = (self.position.epoch, self.position.step)
-        if self.saved == place:
-            return
         with self.clock.wall("checkpoint"):
             mean_running_statistics(self.model, self.world)
-            self.world.lead(self._write_checkpoint, self._what("writing a checkpoint"))
-        self.saved = place
-
-    def _write_checkpoint(self) -> None:
-        assert self.report is not None
-        best, model = self.position.best, self.model.state_dict()
-        tensors = {f"model/{name}": value for name, value in model.items() if isinstance(value, Tensor)}
-        state = optimizer_tensors(self.model, self.optimizer)
-        tensors |= {f"optimizer/{name}": value for name, value in state.items()}
-        self.checkpoints.save(
-            self.position.step,
-            tensors,
-            {
-                **self.position.state(),
-                "seconds": self.all_seconds(),
-                "scaler": self.precision.state(),
-                "metrics_length": self.report.durable_length(),
-                "run": self.identity,
-            },
-        )
-        self.checkpoints.prune(self.settings.checkpoint.keep, None if best.step is None else f"step-{best.step:010d}")
+            self.saved.save(self.all_seconds(), self._what("writing a checkpoint"))
 
     def _resume(self) -> bool:
         """Go on from the newest whole checkpoint, if there is one. False: the run is over already."""
-        if self.run is not None:
-            self.checkpoints.prepare()
-        found = newest_checkpoint(self.world, self.checkpoints)
-        length = 0
-        if found is not None:
-            source, name, state = found
-            self.world.together(lambda: check_identity(state["run"], self.identity, self.directory), "resuming")
-            tensors = share_tensors(self.world, self.checkpoints, name, source)
-            self._load_model(tensors)
-            named = {k.removeprefix("optimizer/"): v for k, v in tensors.items() if k.startswith("optimizer/")}
-            restore_optimizer(self.model, self.optimizer, named)
-            self.precision.restore(state["scaler"])
-            self.position.restore(state)
-            self.saved = (self.position.epoch, self.position.step)
-            length = state["metrics_length"]
-        done = self.world.lead(lambda: self.run is not None and self.run.is_done, "opening the run directory")
-        if done and (found is None or self._finished()):
+        resumed = self.saved.resume()
+        if self.saved.is_done() and (not resumed or self._finished()):
             return False
-
-        def begin() -> None:
-            assert self.run is not None
-            self.run.unmark_done()
-            self.run.write_experiment(self.experiment)
-            self.report = RunReport(self.directory, length, self.position.step)
-
-        self.world.lead(begin, "opening the run directory")
-        if found is not None:
+        self.saved.begin()
+        if resumed:
             self.progress.say(f"resuming after step {self.position.step} (epoch {self.position.epoch + 1})")
-        self._write("resume" if found else "start", world_size=self.world.size)
+        self.saved.write("resume" if resumed else "start", world_size=self.world.size)
         return True
 
-    def _load_model(self, tensors: dict[str, Tensor]) -> None:
-        named = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
-        self.model.load_state_dict(named)
-
     def _already_done(self) -> dict[str, Any]:
-        def read() -> dict[str, Any]:
-            assert self.run is not None
-            return self.run.read_summary()
+        summary = self.saved.read_summary()
+        self.progress.say(f"{self.saved.directory} holds a finished run: nothing to do (--fresh begins anew)")
+        self._show(summary)
+        return summary
 
-        summary = self.world.lead(read, "reading the summary")
-        self.progress.say(f"{self.directory} holds a finished run: nothing to do (--fresh begins anew)")
+    def _show(self, summary: dict[str, Any]) -> None:
         self.progress.stop()
         if self.world.is_lead:
             show_summary(summary, self.progress.console)
-        return summary
 
     def _set_learning_rate(self) -> None:
         steps_per_epoch = self.loaders["train"].num_steps
@@ -403,12 +338,6 @@ class Trainer:
             where, kind = self._what(self.clock.current), type(error).__name__
             logger.error("%s failed in %s: %s: %s", self.world, where, kind, error)
 
-    def _write(self, event: str, **figures: Any) -> None:
-        """Epochs count from 1 in all that is shown."""
-        if self.report is not None:
-            epoch = min(self.position.epoch + 1, self.settings.epochs)
-            self.report.write(event, epoch, self.position.step, **figures)
-
     def all_seconds(self) -> dict[str, float]:
         """Per phase, over all attempts."""
         here = {**self.clock.seconds, "total": time.perf_counter() - self.started}
@@ -417,10 +346,7 @@ class Trainer:
 
     def _let_go(self) -> None:
         """Close what is open, and drop what refers to the process group: torch may abort at exit otherwise."""
-        if self.report is not None:
-            self.report.close()
-        if self.run is not None:
-            self.run.close()
+        self.saved.close()
         del self.replica, self.optimizer, self.model
         self.loaders = {}
         self.losses = StepLosses()

@@ -1,0 +1,178 @@
+"""What a run keeps on the disk, and how it is begun, gone on with and ended: directory, checkpoints, figures."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import Experiment
+from ..report.run_directory import RunDirectory, open_run_directory
+from ..report.run_report import RunReport
+from ..world import World
+from .checkpoint import CheckpointDirectory, named_checkpoint, newest_checkpoint, share_tensors
+from .identity import check_identity
+from .optimizer import optimizer_tensors, restore_optimizer
+from .position import Position
+from .precision import Precision
+
+logger = logging.getLogger(__name__)
+
+
+class SavedRun:
+    """A run's directory, which rank 0 writes, and the state that its checkpoints hold: every rank calls every method.
+
+    Args:
+        identity: of `run_identity`; only checkpoints of the same run are gone on from.
+        position, model, optimizer, precision: what is saved, and put back in place.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        world: World,
+        identity: dict[str, Any],
+        position: Position,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        precision: Precision,
+    ) -> None:
+        self._experiment, self._world, self._identity = experiment, world, identity
+        self._position, self._model, self._optimizer, self._precision = position, model, optimizer, precision
+        self.directory = Path(experiment.directory)
+        self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
+        self._saved: tuple[int, int] | None = None
+        self._run: RunDirectory | None = None
+        self._report: RunReport | None = None
+
+    def open(self, fresh: bool) -> None:
+        """Take the run directory.
+
+        Args:
+            fresh: begin anew, whatever it holds.
+
+        Raises:
+            ExperimentError: it is in use, or may not be written to.
+        """
+        self._run = open_run_directory(self._world, self.directory, fresh)
+        if self._run is not None:
+            self.checkpoints.prepare()
+
+    def resume(self) -> bool:
+        """Put back the newest whole checkpoint; whether there is one.
+
+        Raises:
+            ExperimentError: it is another run's.
+        """
+        found = newest_checkpoint(self._world, self.checkpoints)
+        if found is None:
+            return False
+        source, name, state = found
+        self._world.together(lambda: check_identity(state["run"], self._identity, self.directory), "resuming")
+        tensors = share_tensors(self._world, self.checkpoints, name, source)
+        self._model.load_state_dict(_within("model/", tensors))
+        restore_optimizer(self._model, self._optimizer, _within("optimizer/", tensors))
+        self._precision.restore(state["scaler"])
+        self._position.restore(state)
+        self._saved = (self._position.epoch, self._position.step)
+        return True
+
+    def is_done(self) -> bool:
+        return self._world.lead(lambda: self._run is not None and self._run.is_done, "opening the run directory")
+
+    def begin(self) -> None:
+        """Write down the experiment, and the figures from here on."""
+
+        def begin() -> None:
+            assert self._run is not None
+            self._run.unmark_done()
+            self._run.write_experiment(self._experiment)
+            self._report = RunReport(self.directory, self._position.metrics_length, self._position.step)
+
+        self._world.lead(begin, "opening the run directory")
+
+    def write(self, event: str, **figures: Any) -> None:
+        """A line of `metrics.jsonl`. Epochs count from 1 in all that is shown."""
+        if self._report is not None:
+            epoch = min(self._position.epoch + 1, self._experiment.train.epochs)
+            self._report.write(event, epoch, self._position.step, **figures)
+
+    def save(self, seconds: dict[str, float], what: str) -> None:
+        """Write a checkpoint, unless the one of this place has been written.
+
+        Args:
+            seconds: per phase, over all attempts.
+            what: the place, for messages.
+
+        Raises:
+            ExperimentError: the disk is full.
+        """
+        place = (self._position.epoch, self._position.step)
+        if self._saved != place:
+            self._world.lead(lambda: self._write_checkpoint(seconds), what)
+            self._saved = place
+
+    def _write_checkpoint(self, seconds: dict[str, float]) -> None:
+        assert self._report is not None
+        best, model = self._position.best, self._model.state_dict()
+        tensors = {f"model/{name}": value for name, value in model.items() if isinstance(value, Tensor)}
+        state = optimizer_tensors(self._model, self._optimizer)
+        tensors |= {f"optimizer/{name}": value for name, value in state.items()}
+        self.checkpoints.save(
+            self._position.step,
+            tensors,
+            {
+                **self._position.state(),
+                "seconds": seconds,
+                "scaler": self._precision.state(),
+                "metrics_length": self._report.durable_length(),
+                "run": self._identity,
+            },
+        )
+        keep = self._experiment.train.checkpoint.keep
+        self.checkpoints.prune(keep, None if best.step is None else _name(best.step))
+
+    def load_best(self) -> None:
+        """The weights of the best epoch, in the model; those that it has where there is no better epoch."""
+        best = self._position.best.step
+        if best is None or best == self._position.step:
+            return
+        found = named_checkpoint(self._world, self.checkpoints, _name(best))
+        if found is None:
+            logger.warning("the best checkpoint (step %d) cannot be read: scoring the last weights", best)
+            return
+        tensors = share_tensors(self._world, self.checkpoints, found[1], found[0])
+        self._model.load_state_dict(_within("model/", tensors))
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        if self._run is not None:
+            self._run.write_summary(summary)
+            self._run.mark_done()
+
+    def read_summary(self) -> dict[str, Any]:
+        """Of a run that is done."""
+
+        def read() -> dict[str, Any]:
+            assert self._run is not None
+            return self._run.read_summary()
+
+        return self._world.lead(read, "reading the summary")
+
+    def close(self) -> None:
+        if self._report is not None:
+            self._report.close()
+        if self._run is not None:
+            self._run.close()
+        # What refers to the process group is to be dropped before it is taken down.
+        del self._model, self._optimizer
+
+
+def _name(step: int) -> str:
+    return f"step-{step:010d}"
+
+
+def _within(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
