@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from torch_geometric.nn import BatchNorm
 from .. import config
 from ..config import EdgeType, ExperimentError, edge_type_name, parse_edge_type
 from ..graph.schema import Schema, Wants
-from .blocks import Block, blocks, needed_types
+from .blocks import Block, needed_types
 from .combine import Combine
 from .convs import Gat, Gcn, Sage
 from .inputs import Inputs, Statistics
+from .layered import LayeredModel
 from .module_dict import ModuleDict
 from .neighbours import sum_neighbours
 
@@ -142,10 +143,8 @@ class HeteroConvLayer(nn.Module):
         return functional.dropout(out, self.dropout, self.training) if self.dropout > 0 else out
 
 
-class HeteroConv(nn.Module):
+class HeteroConv(LayeredModel):
     """The model of `kind: hetero_conv`. What cannot matter, by schema, target and layers, has no parameters."""
-
-    wants: Wants
 
     def __init__(
         self,
@@ -189,17 +188,9 @@ class HeteroConv(nn.Module):
     def layers(self) -> list[HeteroConvLayer]:
         return list(self.convs)  # pyright: ignore[reportReturnType]
 
-    def embed(self, batch: HeteroData) -> Tensor:
-        """The seeds' vectors: [batch_size, hidden], of unit length with `l2_normalize`."""
-        x = self.inputs(batch)
-        for layer, block in zip(self.layers(), blocks(batch, len(self.convs)), strict=True):
-            x = layer(x, block, batch)
-        out = x[self.target]
-        return functional.normalize(out, dim=-1) if self.l2_normalize else out
-
-    def forward(self, batch: HeteroData) -> Tensor:
-        """[batch_size, out_channels], the seeds' logits."""
-        return self.head(self.embed(batch))
+    def readout(self, states: Sequence[Tensor]) -> Tensor:
+        """[N, hidden], of unit length with `l2_normalize`."""
+        return functional.normalize(states[-1], dim=-1) if self.l2_normalize else states[-1]
 
 
 def _check_relations(settings: config.HeteroConvModel, schema: Schema, needed: list[frozenset[str]]) -> None:

@@ -12,7 +12,7 @@ from torch_geometric.data import HeteroData
 from disttrain import config
 from disttrain.config import ExperimentError
 from disttrain.models import build_model
-from disttrain.models.blocks import blocks, needed_types
+from disttrain.models.blocks import Block, blocks, needed_types
 from disttrain.models.hetero_conv import HeteroConv
 
 from .small_batches import batch_of, random_graph, schema_of
@@ -203,3 +203,30 @@ def test_first_weights_do_not_depend_on_the_batch_or_rank() -> None:
 def test_relations_that_do_not_fit_are_refused(relations: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=message):
         build(random_graph(), relations=relations)
+
+
+def test_layer_by_layer_over_the_whole_graph_equals_a_batch() -> None:
+    data = random_graph()
+    model = build(data, layers=2, relations=RELATIONS["every kind"], l2_normalize=True).eval()
+    whole = batch_of(data, "paper", list(range(30)), layers=2)
+    for t in whole.node_types:  # in the graph's own order, with all of its nodes
+        whole[t].n_id = torch.arange(data[t].num_nodes)
+        whole[t].num_nodes = data[t].num_nodes
+        if "x" in data[t]:
+            whole[t].x = data[t].x
+    block = Block({}, {}, {})
+    for e in whole.edge_types:
+        order = data[e].edge_index[1].argsort(stable=True)
+        block.edge_index[e] = data[e].edge_index[:, order]
+        whole[e].src_degree = torch.bincount(data[e].edge_index[0], minlength=data[e[0]].num_nodes)
+        whole[e].dst_degree = torch.bincount(data[e].edge_index[1], minlength=data[e[2]].num_nodes)
+    block.num_src.update({t: data[t].num_nodes for t in data.node_types})
+    block.num_dst.update(block.num_src)
+    x, states = model.inputs(whole), []
+    for layer in model.layers():
+        x = layer(x, block, whole)
+        assert tuple(x) == layer.node_types
+        states.append(x["paper"])
+    logits = model.head(model.readout(states))
+    some = model(batch_of(data, "paper", [7, 2, 29], layers=2))
+    torch.testing.assert_close(some, logits[[7, 2, 29]], atol=1e-5, rtol=1e-5)
