@@ -16,3 +16,5 @@ class Partition(Section):
     dir: str | None = None
     """Where; null: `partitions/` beside the data, in a folder named by its content."""
     seed: Seed = 0
+    topology: Literal["partitioned", "replicated"] = "partitioned"
+    """Edges that a machine reads: those to its own nodes; `replicated`: all, so that only features are exchanged."""

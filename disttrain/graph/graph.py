@@ -5,10 +5,10 @@ All ranks of a machine map the same files, so the page cache holds each of them 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..config import EdgeType, ExperimentError
 from .book import PartitionBook
 from .files import read_manifest
 from .schema import Attribute, Edges, Nodes, Schema
+
+Topology = Literal["partitioned", "replicated"]
+"""Whether a machine reads the edges that lead to its own nodes, or all."""
 
 
 class Csc(NamedTuple):
@@ -48,7 +51,8 @@ class Graph:
     """One machine's view of a partitioned graph.
 
     Ids are in partition order, int64, global per type. A machine reads rows of its own ranges only; others' are
-    fetched through `disttrain.sampling`. Opening costs milliseconds: nothing is read until it is touched.
+    fetched through `disttrain.sampling`. Where the topology is replicated it reads all edges and original ids (see
+    `needed.needed_rows`). Opening costs milliseconds: nothing is read until it is touched.
     """
 
     directory: Path
@@ -56,9 +60,12 @@ class Graph:
     machine: int
     num_machines: int
     _arrays: dict[str, np.ndarray]
+    topology: Topology = "partitioned"
 
     @staticmethod
-    def open(directory: str | Path, machine: int = 0, num_machines: int = 1) -> Graph:
+    def open(
+        directory: str | Path, machine: int = 0, num_machines: int = 1, topology: Topology = "partitioned"
+    ) -> Graph:
         """Open a partition directory as `machine` of `num_machines`.
 
         Raises:
@@ -70,7 +77,11 @@ class Graph:
                 f"{directory} holds {manifest['parts']} partitions, fewer than this job's {num_machines} machines; "
                 f"partition again with partition.parts={num_machines} or more"
             )
-        return Graph(Path(directory), manifest, machine, num_machines, {})
+        return Graph(Path(directory), manifest, machine, num_machines, {}, topology)
+
+    def seen_by(self, machine: int, num_machines: int) -> Graph:
+        """The view of another machine, on the same files."""
+        return replace(self, machine=machine, num_machines=num_machines)
 
     @cached_property
     def schema(self) -> Schema:
@@ -106,6 +117,23 @@ class Graph:
         return {
             node_type: PartitionBook(np.asarray(entry["bounds"], dtype=np.int64)).by_machine(self.num_machines)
             for node_type, entry in self._node_entries.items()
+        }
+
+    @property
+    def draws_alone(self) -> bool:
+        """Whether this machine reads all edges, so that drawing neighbours needs no other."""
+        return self.num_machines == 1 or self.topology == "replicated"
+
+    @cached_property
+    def topology_books(self) -> dict[str, PartitionBook]:
+        """Who draws the neighbours of which nodes: their owners; where it reads all edges, this machine for all."""
+        if not self.draws_alone:
+            return self.node_books
+        return {
+            node_type: PartitionBook(
+                np.asarray([0] * (self.machine + 1) + [book.num_ids] * (self.num_machines - self.machine))
+            )
+            for node_type, book in self.node_books.items()
         }
 
     @cached_property

@@ -14,7 +14,7 @@ from ..config.file import differences, plain
 from ..world import World
 
 _FREE = (
-    "name", "run_dir", "launch", "partition.dir", "sampling.workers", "sampling.prefetch",
+    "name", "run_dir", "launch", "partition.dir", "partition.topology", "sampling.workers", "sampling.prefetch",
     "train.epochs", "train.max_steps", "train.checkpoint", "train.log_every", "train.device", "train.threads",
     "train.timeout",
 )  # fmt: skip

@@ -76,7 +76,7 @@ def prepare_graph(experiment: Experiment, world: World) -> Graph:
     directory, data_fingerprint = world.lead(made_here, "partitioning on each machine", per_machine=True)
 
     def opened() -> Graph:
-        return Graph.open(directory, world.machine, world.num_machines)
+        return Graph.open(directory, world.machine, world.num_machines, experiment.partition.topology)
 
     graph = world.together(opened, "opening the partitions")
     graphs = world.gather((world.host, data_fingerprint, graph.manifest["files"]), "comparing the graphs")
