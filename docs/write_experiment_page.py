@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from disttrain.config import Experiment, Section
+from disttrain.config import Experiment, Inputs, Section
 
 PAGE = Path(__file__).parent / "experiment.md"
 
@@ -19,6 +19,10 @@ INTRODUCTION = """\
 Written by `docs/write_experiment_page.py` from `disttrain/config/`. A section is a mapping; where it has several
 kinds, one key (`source`, `by`, `kind`) says which. `required` means that there is no default.
 """
+
+
+LIKE_BEFORE = (Inputs,)
+"""Sections that each kind of model has, described with the first."""
 
 
 def sections_in(annotation: object) -> list[type[Section]]:
@@ -83,6 +87,8 @@ def describe(section: type[Section], path: str, lines: list[str]) -> None:
             if len(inner) > 1:
                 key = next(n for n, f in kind.model_fields.items() if typing.get_origin(f.annotation) is typing.Literal)
                 where += f" ({key}: {typing.get_args(kind.model_fields[key].annotation)[0]})"
+            if path.startswith("model (kind: ") and kind in LIKE_BEFORE and path != "model (kind: hetero_conv)":
+                continue
             if f"## {where}" not in lines and not (name == "split" and "data (" in path and "pyg" not in path):
                 describe(kind, where, lines)
 

@@ -26,7 +26,20 @@ from .data import (
     TablesData,
 )
 from .experiment import Experiment
-from .model import Aggr, Conv, CustomModel, HeteroConvModel, Inputs, Model, RelationOptions
+from .model import (
+    Aggr,
+    Conv,
+    CustomModel,
+    HeteroConvModel,
+    HgtModel,
+    Inputs,
+    Layered,
+    Model,
+    RelationOptions,
+    RelationWeights,
+    RgatModel,
+    RgcnModel,
+)
 from .partition import Partition
 from .sampling import Fanout, Sampling, fanout_conflicts
 from .section import (
@@ -64,8 +77,10 @@ __all__ = [
     "GeneratedEdges",
     "GeneratedNodes",
     "HeteroConvModel",
+    "HgtModel",
     "Inputs",
     "Launch",
+    "Layered",
     "Metric",
     "Model",
     "Names",
@@ -76,6 +91,9 @@ __all__ = [
     "PythonData",
     "Relation",
     "RelationOptions",
+    "RelationWeights",
+    "RgatModel",
+    "RgcnModel",
     "Sampling",
     "Scheduler",
     "Section",

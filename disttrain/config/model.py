@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from .section import DottedPath, Fraction, Relation, Section
 
@@ -35,23 +35,105 @@ class Inputs(Section):
     """Width of the embedding of each categorical column (`x_cat`)."""
 
 
-class HeteroConvModel(Section):
-    kind: Literal["hetero_conv"]
+class Layered(Section):
+    """What all built-in models have."""
+
     hidden: PositiveInt = 64
     layers: PositiveInt = 2
+    residual: bool = False
+    """Add a node's vector before the layer to that after it (by a Linear where the widths differ)."""
+    norm: Literal["none", "layer", "batch"] = "none"
+    activation: Literal["relu", "elu", "leaky_relu", "gelu", "none"] = "relu"
+    dropout: Fraction = 0.0
+    """Of the vectors after each layer, in training."""
+    jumping_knowledge: Literal["none", "cat", "max", "lstm"] = "none"
+    """What the embedding is made of: the last layer's vector, or those after all layers (arXiv:1806.03536)."""
+    l2_normalize: bool = False
+    """Normalise the output embedding before the head to unit length, as Simple-HGN does."""
+    inputs: Inputs = Inputs()
+
+
+class HeteroConvModel(Layered):
+    """A convolution per relation, whose messages are combined at each node."""
+
+    kind: Literal["hetero_conv"]
     conv: Conv = "sage"
     aggr: Aggr = "mean"
     heads: PositiveInt = 1
     """Attention heads of `gat`; their outputs are averaged, so that the width stays `hidden`."""
-    relation_aggr: Literal["sum", "mean", "max", "attention"] = "sum"
+    relation_aggr: Literal["sum", "mean", "max", "attention", "cat"] = "sum"
+    """How a node's messages of several relations become one; `cat`: side by side, then a Linear."""
     relations: dict[Relation, RelationOptions] = {}
-    residual: bool = False
-    norm: Literal["none", "layer", "batch"] = "none"
-    activation: Literal["relu", "elu", "leaky_relu", "gelu"] = "relu"
-    dropout: Fraction = 0.0
-    inputs: Inputs = Inputs()
-    l2_normalize: bool = False
-    """Normalise the output embedding before the head to unit length, as Simple-HGN does."""
+
+
+class RelationWeights(Layered):
+    """A matrix per relation, or fewer parameters than that."""
+
+    bases: PositiveInt | None = None
+    """Each relation's matrix is a weighted sum of as many shared ones; null: a matrix per relation."""
+    blocks: PositiveInt | None = None
+    """Each relation's matrix is block-diagonal, of as many blocks; they have to divide `hidden`."""
+    self_loop: bool = True
+    """A matrix of its own for the node itself, shared by all types."""
+
+    @model_validator(mode="after")
+    def _one_decomposition(self) -> RelationWeights:
+        if self.bases is not None and self.blocks is not None:
+            raise ValueError("bases and blocks are two ways to have fewer parameters; give one of them")
+        if self.blocks is not None and self.hidden % self.blocks:
+            raise ValueError(f"blocks ({self.blocks}) must divide hidden ({self.hidden})")
+        return self
+
+
+class RgcnModel(RelationWeights):
+    """R-GCN (arXiv:1703.06103): the mean of the neighbours of each relation by the relation's matrix, and their sum.
+
+    Node types without features are one-hot in the first layer, as in the paper: each node has a row in each relation's
+    matrix (in each of the `bases`). With `blocks`, `residual`, `inputs.embedding_dim` or `inputs.layer_norm` it has a
+    learnable vector instead.
+    """
+
+    kind: Literal["rgcn"]
+
+
+class RgatModel(RelationWeights):
+    """Relational graph attention (arXiv:1904.05811): a matrix per relation, and attention over the neighbours."""
+
+    kind: Literal["rgat"]
+    heads: PositiveInt = 4
+    """Attention heads, side by side: they have to divide `hidden`."""
+    attention: Literal["across", "within"] = "across"
+    """Softmax over a node's neighbours of all relations (ARGAT), or of each relation by itself (WIRGAT)."""
+    score: Literal["additive", "multiplicative"] = "additive"
+    attention_dropout: Fraction = 0.0
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> RgatModel:
+        return _heads_divide_hidden(self)
+
+
+class HgtModel(Layered):
+    """Heterogeneous Graph Transformer (arXiv:2003.01332): keys, queries and values per node type, a matrix and a prior
+    per relation, and a gate between a node's vector before the layer and after it."""
+
+    kind: Literal["hgt"]
+    heads: PositiveInt = 4
+    """Attention heads: they have to divide `hidden`."""
+    activation: Literal["relu", "elu", "leaky_relu", "gelu", "none"] = "none"
+    """After each layer; within it there is a GELU."""
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> HgtModel:
+        return _heads_divide_hidden(self)
+
+
+_Headed = TypeVar("_Headed", "RgatModel", "HgtModel")
+
+
+def _heads_divide_hidden(model: _Headed) -> _Headed:
+    if model.hidden % model.heads:
+        raise ValueError(f"heads ({model.heads}) must divide hidden ({model.hidden})")
+    return model
 
 
 class CustomModel(Section):
@@ -64,4 +146,4 @@ class CustomModel(Section):
     """Number of hops it consumes; must equal the length of `sampling.fanout`."""
 
 
-Model = Annotated[HeteroConvModel | CustomModel, Field(discriminator="kind")]
+Model = Annotated[HeteroConvModel | RgcnModel | RgatModel | HgtModel | CustomModel, Field(discriminator="kind")]

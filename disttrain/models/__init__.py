@@ -27,6 +27,8 @@ The random seed is set before the module is built, the same on all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from .. import config
@@ -34,9 +36,19 @@ from ..graph.schema import Schema
 from .blocks import Block, blocks
 from .custom import build_custom
 from .hetero_conv import HeteroConv
+from .hgt import build_hgt
 from .inputs import Statistics
+from .rgat import build_rgat
+from .rgcn import build_rgcn
 
 __all__ = ["Block", "blocks", "build_model"]
+
+_BUILD: dict[str, Callable[..., nn.Module]] = {
+    "hetero_conv": HeteroConv,
+    "rgcn": build_rgcn,
+    "rgat": build_rgat,
+    "hgt": build_hgt,
+}
 
 
 def build_model(
@@ -57,4 +69,4 @@ def build_model(
     """
     if isinstance(model, config.CustomModel):
         return build_custom(model, schema, target, out_channels)
-    return HeteroConv(model, schema, target, out_channels, statistics)
+    return _BUILD[model.kind](model, schema, target, out_channels, statistics)

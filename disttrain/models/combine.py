@@ -16,14 +16,17 @@ class Combine(nn.Module):
     node counts there with what its convolution gives for no neighbours (its bias), as in PyG's `HeteroConv`.
     `attention` weighs relations per node by `softmax_r(q . tanh(W m_r + b))`, the semantic attention of HAN
     (https://arxiv.org/abs/1903.07293) but for each node by itself, so that a node's vector does not depend on which
-    others share its mini-batch; there, relations without an edge at a node are left out.
+    others share its mini-batch; there, relations without an edge at a node are left out. `cat` puts them side by side
+    and multiplies by a matrix.
     """
 
-    def __init__(self, kind: Literal["sum", "mean", "max", "attention"], hidden: int) -> None:
+    def __init__(self, kind: Literal["sum", "mean", "max", "attention", "cat"], hidden: int, relations: int) -> None:
         super().__init__()
         self.kind = kind
         if kind == "attention":
             self.score = nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1, bias=False))
+        elif kind == "cat":
+            self.linear = nn.Linear(relations * hidden, hidden)
 
     def forward(self, messages: Sequence[Tensor], pointers: Sequence[Tensor]) -> Tensor:
         """Args:
@@ -32,6 +35,8 @@ class Combine(nn.Module):
         """
         if self.kind == "attention":
             return self._attention(torch.stack(tuple(messages), dim=1), pointers)
+        if self.kind == "cat":
+            return self.linear(torch.cat(tuple(messages), dim=-1))
         if self.kind == "max":
             return messages[0] if len(messages) == 1 else torch.stack(tuple(messages)).amax(dim=0)
         total = messages[0]

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import BatchNorm
 
 from .. import config
 from ..config import EdgeType, ExperimentError, edge_type_name, parse_edge_type
 from ..graph.schema import Schema, Wants
-from .blocks import Block, needed_types
+from .blocks import Block
 from .combine import Combine
 from .convs import Gat, Gcn, Sage
 from .inputs import Inputs, Statistics
-from .layered import LayeredModel
+from .layered import LayeredModel, layer_types
 from .module_dict import ModuleDict
 from .neighbours import sum_neighbours
-
-_ACTIVATIONS = {
-    "relu": functional.relu,
-    "elu": functional.elu,
-    "leaky_relu": functional.leaky_relu,
-    "gelu": functional.gelu,
-}
+from .update import Update
 
 
 def _convolution(
@@ -73,12 +65,8 @@ class HeteroConvLayer(nn.Module):
         node_types: the node types that it computes.
         """
         super().__init__()
-        self.activation = _ACTIVATIONS[settings.activation]
-        self.dropout = settings.dropout
-        self.residual = settings.residual
         self.node_types = tuple(node_types)
-        self.convs, self.own, self.combine = ModuleDict(), ModuleDict(), ModuleDict()
-        self.norms, self.residuals = ModuleDict(), ModuleDict()
+        self.convs, self.own, self.combine, self.update = ModuleDict(), ModuleDict(), ModuleDict(), ModuleDict()
         self.by_relation: dict[EdgeType, Sage | Gat | Gcn] = {}
         for edge_type in schema.edges:
             if edge_type[2] in self.node_types:
@@ -91,14 +79,8 @@ class HeteroConvLayer(nn.Module):
                 # Where there are messages they bring a bias of their own.
                 self.own[node_type] = nn.Linear(in_channels[node_type], hidden, bias=not relations)
             if relations:
-                self.combine[node_type] = Combine(settings.relation_aggr, hidden)
-            if settings.residual and in_channels[node_type] != hidden:
-                self.residuals[node_type] = nn.Linear(in_channels[node_type], hidden, bias=False)
-            if settings.norm == "layer":
-                self.norms[node_type] = nn.LayerNorm(hidden)
-            elif settings.norm == "batch":
-                # Fewer than two rows have no variance: then the running statistics serve.
-                self.norms[node_type] = BatchNorm(hidden, allow_single_element=True)
+                self.combine[node_type] = Combine(settings.relation_aggr, hidden, len(relations))
+            self.update[node_type] = Update(settings, in_channels[node_type])
 
     def forward(self, x: dict[str, Tensor], block: Block, batch: HeteroData) -> dict[str, Tensor]:
         """x: node type -> [num_src, width]. Returns node type -> [num_dst, hidden]."""
@@ -108,7 +90,7 @@ class HeteroConvLayer(nn.Module):
             known = {"neighbours": neighbours[edge_type]} if edge_type in neighbours else {}
             message = conv(x[edge_type[0]], own[edge_type[2]], block, edge_type, batch, **known)
             messages[edge_type[2]].append(message)
-        return {t: self._update(t, messages[t], own[t], block) for t in self.node_types}
+        return {t: self.update[t](self._combined(t, messages[t], own[t], block), own[t]) for t in self.node_types}
 
     def _sums(
         self, x: dict[str, Tensor], block: Block, batch: HeteroData
@@ -126,7 +108,7 @@ class HeteroConvLayer(nn.Module):
             sums.update(zip(edges, found, strict=True))
         return own, sums
 
-    def _update(self, node_type: str, messages: list[Tensor], own: Tensor, block: Block) -> Tensor:
+    def _combined(self, node_type: str, messages: list[Tensor], own: Tensor, block: Block) -> Tensor:
         out = None
         if messages:
             pointers = [block.pointer(e) for e in self.by_relation if e[2] == node_type]
@@ -135,12 +117,7 @@ class HeteroConvLayer(nn.Module):
             projected = self.own[node_type](own)
             out = projected if out is None else out + projected
         assert out is not None
-        if self.residual:
-            out = out + (self.residuals[node_type](own) if node_type in self.residuals else own)
-        if node_type in self.norms:
-            out = self.norms[node_type](out)
-        out = self.activation(out)
-        return functional.dropout(out, self.dropout, self.training) if self.dropout > 0 else out
+        return out
 
 
 class HeteroConv(LayeredModel):
@@ -162,44 +139,28 @@ class HeteroConv(LayeredModel):
         Raises:
             ExperimentError: a relation of `model.relations` that the graph lacks, or that no layer uses.
         """
-        super().__init__()
-        needed = needed_types(schema.edges, target, settings.layers)
-        _check_relations(settings, schema, needed)
-
-        def in_order(types: frozenset[str]) -> list[str]:
-            return [t for t in schema.nodes if t in types]
-
-        self.target = target
-        self.l2_normalize = settings.l2_normalize
-        self.inputs = Inputs(settings.inputs, schema, in_order(needed[0]), settings.hidden, statistics)
-        self.convs = nn.ModuleList()
-        channels = self.inputs.out_channels
-        for types in needed[1:]:
-            self.convs.append(HeteroConvLayer(settings, schema, channels, in_order(types)))
-            channels = dict.fromkeys(in_order(types), settings.hidden)
-        self.head = nn.Linear(settings.hidden, out_channels)
-        used = {e: conv for layer in self.layers() for e, conv in layer.by_relation.items()}
-        self.wants = Wants(
-            nodes=self.inputs.wants,
+        types = layer_types(schema, target, settings.layers)
+        _check_relations(settings, schema, types)
+        inputs = Inputs(settings.inputs, schema, types[0], settings.hidden, statistics)
+        layers, channels = [], inputs.out_channels
+        for node_types in types[1:]:
+            layers.append(HeteroConvLayer(settings, schema, channels, node_types))
+            channels = dict.fromkeys(node_types, settings.hidden)
+        used = {e: conv for layer in layers for e, conv in layer.by_relation.items()}
+        wants = Wants(
             edges={e: ("edge_attr",) for e, conv in used.items() if isinstance(conv, Gat) and conv.uses_edges},
             degrees=frozenset(e for e, conv in used.items() if isinstance(conv, Gcn)),
         )
-
-    def layers(self) -> list[HeteroConvLayer]:
-        return list(self.convs)  # pyright: ignore[reportReturnType]
-
-    def readout(self, states: Sequence[Tensor]) -> Tensor:
-        """[N, hidden], of unit length with `l2_normalize`."""
-        return functional.normalize(states[-1], dim=-1) if self.l2_normalize else states[-1]
+        super().__init__(settings, target, out_channels, inputs, layers, wants)
 
 
-def _check_relations(settings: config.HeteroConvModel, schema: Schema, needed: list[frozenset[str]]) -> None:
+def _check_relations(settings: config.HeteroConvModel, schema: Schema, types: list[list[str]]) -> None:
     for name in settings.relations:
         edge_type = parse_edge_type(name)
         if edge_type not in schema.edges:
             known = ", ".join(f'"{edge_type_name(e)}"' for e in schema.edges)
             raise ExperimentError(f'model.relations: the graph has no relation "{name}"; it has {known}')
-        if edge_type[2] not in needed[1]:
+        if edge_type[2] not in types[1]:
             raise ExperimentError(
                 f'model.relations["{name}"]: with {settings.layers} layers this relation never reaches the seeds, '
                 "so its options would be ignored; remove them or add layers"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch_geometric.data import HeteroData
 
 from .. import config
 from ..config import ExperimentError
-from ..graph.schema import Attribute, Schema
+from ..graph.schema import Attribute, Nodes, Schema
 from .module_dict import ModuleDict
 
 Statistics = Callable[[str, str], "tuple[np.ndarray, np.ndarray] | None"]
@@ -22,6 +22,11 @@ Statistics = Callable[[str, str], "tuple[np.ndarray, np.ndarray] | None"]
 
 MOST_SPARE_CODES = 1 << 20
 """As high may a category's code be in spite of fewer nodes: an embedding has a row for each code up to the highest."""
+
+
+def is_featureless(nodes: Nodes) -> bool:
+    """Whether a node type has neither `x` nor `x_cat` of any width."""
+    return not any(name in nodes.attributes and prod(nodes.attributes[name].shape) > 0 for name in ("x", "x_cat"))
 
 
 class NodeInput(nn.Module):
@@ -40,7 +45,17 @@ class NodeInput(nn.Module):
         x: Attribute | None,
         x_cat: Attribute | None,
         statistics: tuple[np.ndarray, np.ndarray] | None,
+        codes: Sequence[int] | None = None,
+        embedding_width: int | None = None,
     ) -> None:
+        """Args:
+        hidden: the width of what comes out, with `project`.
+        codes: how many codes each column of `x_cat` has; None: as many as the highest of all columns says.
+        embedding_width: of a type without features, not to be projected; None: as the settings say.
+
+        Raises:
+            ExperimentError: `x_cat` holds no codes.
+        """
         super().__init__()
         width = 0
         self.has_x = x is not None and prod(x.shape) > 0
@@ -61,17 +76,21 @@ class NodeInput(nn.Module):
                 self.register_buffer("std", std, persistent=False)
         self.categories = nn.ModuleList()
         if x_cat is not None and prod(x_cat.shape) > 0:
-            codes = _num_codes(x_cat, num_nodes)
-            for _ in range(prod(x_cat.shape)):
-                self.categories.append(nn.Embedding(codes, settings.categorical_dim))
+            highest = _num_codes(x_cat, num_nodes)
+            columns = prod(x_cat.shape)
+            if codes is None or len(codes) != columns or max(codes) < highest:
+                codes = [highest] * columns
+            for rows in codes:
+                self.categories.append(nn.Embedding(rows, settings.categorical_dim))
                 width += settings.categorical_dim
         self.embedding: nn.Embedding | None = None
         if width == 0:
-            width = settings.embedding_dim or hidden
+            width = embedding_width or settings.embedding_dim or hidden
             self.embedding = nn.Embedding(max(num_nodes, 1), width)
         self.dropout = settings.dropout
         # An embedding that is as wide as it should be needs no projection: it is learnt as it is.
-        project = settings.project and not (self.embedding is not None and width == hidden)
+        as_it_is = self.embedding is not None and (embedding_width is not None or width == hidden)
+        project = settings.project and not as_it_is
         self.linear = nn.Linear(width, hidden) if project else None
         self.out_channels = hidden if project else width
         self.norm = nn.LayerNorm(self.out_channels) if settings.layer_norm else None
@@ -127,7 +146,16 @@ class Inputs(nn.Module):
         node_types: Iterable[str],
         hidden: int,
         statistics: Statistics,
+        embedding_widths: Mapping[str, int] | None = None,
     ) -> None:
+        """Args:
+        node_types: those that can matter.
+        hidden: width of each type's vectors, with `project`.
+        embedding_widths: of types without features, whose embeddings are then not projected.
+
+        Raises:
+            ExperimentError: a type's `x_cat` holds no codes.
+        """
         super().__init__()
         self.types = ModuleDict()
         self.out_channels: dict[str, int] = {}
@@ -137,7 +165,12 @@ class Inputs(nn.Module):
             x, x_cat = nodes.attributes.get("x"), nodes.attributes.get("x_cat")
             known = statistics(node_type, "x") if x is not None else None
             try:
-                module = NodeInput(settings, hidden, nodes.count, x, x_cat, known)
+                sizes = schema.info.get("categories", {}).get(node_type)
+                module = NodeInput(
+                    settings, hidden, nodes.count, x, x_cat, known,
+                    codes=list(sizes.values()) if sizes else None,
+                    embedding_width=(embedding_widths or {}).get(node_type),
+                )  # fmt: skip
             except ExperimentError as error:
                 raise ExperimentError(f'node type "{node_type}": {error}') from None
             self.types[node_type] = module
@@ -146,3 +179,18 @@ class Inputs(nn.Module):
 
     def forward(self, batch: HeteroData) -> dict[str, Tensor]:
         return {node_type: self.types[node_type](batch[node_type]) for node_type in self.out_channels}
+
+
+def same_width(out_channels: dict[str, int], kind: str) -> int | None:
+    """The width of all types' vectors; None where there are no types.
+
+    Raises:
+        ExperimentError: they differ; says which.
+    """
+    if len(set(out_channels.values())) > 1:
+        came = ", ".join(f"{t} {width}" for t, width in out_channels.items())
+        raise ExperimentError(
+            f"model.inputs.project is false, but {kind} has the same matrices for all node types, and their vectors "
+            f"have different widths ({came}); set model.inputs.project to true"
+        )
+    return next(iter(out_channels.values()), None)

@@ -1,20 +1,23 @@
 """What every built-in model is: inputs -> layers -> readout -> head. Each part can be called by itself.
 
 A mini-batch goes through all of it at once (`forward`). Layer-wise inference calls the parts one after the other over
-the whole graph: with `inputs` and then each of `layers()` for chunks of nodes, whose blocks it makes itself.
+the whole graph: `inputs` and then each of `layers()` for chunks of nodes, whose blocks it makes itself; at the end
+`readout` of the target's vectors after each layer, [N, width] each, and `head` of that.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from ..graph.schema import Wants
-from .blocks import Block, blocks
+from .. import config
+from ..config import EdgeType
+from ..graph.schema import Schema, Wants
+from .blocks import Block, blocks, needed_types
+from .readout import Readout
 
 
 class Layer(Protocol):
@@ -40,25 +43,35 @@ class Layer(Protocol):
 
 
 class LayeredModel(nn.Module):
-    """The common form of the built-in models: a subclass sets what is declared here, and has `layers`.
+    """The common form of the built-in models; what differs are the layers, and which inputs they are given."""
 
-    `inputs(batch)` is node type -> [num_nodes, width] for the types that can matter; `head(embedding)` the logits.
-    """
+    def __init__(
+        self,
+        settings: config.Layered,
+        target: str,
+        out_channels: int,
+        inputs: nn.Module,
+        layers: Sequence[nn.Module],
+        edges: Wants,
+    ) -> None:
+        """Args:
+        target: the node type of the seeds.
+        out_channels: width of the head's output.
+        inputs: batch -> node type -> [num_nodes, width] for the types that can matter; `inputs.wants` names attributes.
+        layers: the first computed one first; each is a `Layer`.
+        edges: what the layers want of the edges.
+        """
+        super().__init__()
+        self.target = target
+        self.inputs = inputs
+        self.convs = nn.ModuleList(layers)
+        self.readout = Readout(settings)
+        self.head = nn.Linear(self.readout.out_channels, out_channels)
+        self.wants = Wants(nodes=inputs.wants) | edges  # pyright: ignore[reportArgumentType]
 
-    inputs: nn.Module
-    head: nn.Module
-    target: str
-    """The node type of the seeds."""
-    wants: Wants
-    """What a mini-batch has to carry."""
-
-    @abstractmethod
-    def layers(self) -> Sequence[Layer]:
+    def layers(self) -> list[Layer]:
         """The first computed one first."""
-
-    def readout(self, states: Sequence[Tensor]) -> Tensor:
-        """The embedding of nodes of the target's type, from their vectors after each layer: [N, width] each."""
-        return states[-1]
+        return list(self.convs)  # pyright: ignore[reportReturnType]
 
     def embed(self, batch: HeteroData) -> Tensor:
         """The seeds' embedding: [batch_size, width]."""
@@ -74,3 +87,13 @@ class LayeredModel(nn.Module):
     def forward(self, batch: HeteroData) -> Tensor:
         """[batch_size, out_channels], the seeds' logits."""
         return self.head(self.embed(batch))
+
+
+def layer_types(schema: Schema, target: str, layers: int) -> list[list[str]]:
+    """`needed_types`, each in the schema's order: which types the inputs, and then each layer, have to give."""
+    return [[t for t in schema.nodes if t in types] for types in needed_types(schema.edges, target, layers)]
+
+
+def relations_into(schema: Schema, node_types: Sequence[str]) -> list[EdgeType]:
+    """The relations that lead to any of these types, in the schema's order."""
+    return [e for e in schema.edges if e[2] in node_types]
