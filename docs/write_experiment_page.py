@@ -67,6 +67,14 @@ def default_text(field: FieldInfo) -> str:
     return str(default) or '""'
 
 
+def tag_of(section: type[Section]) -> str | None:
+    """The key whose one value says which kind of section it is (`source`, `kind`, `by`)."""
+    literals = {
+        n: f.annotation for n, f in section.model_fields.items() if typing.get_origin(f.annotation) is typing.Literal
+    }
+    return next((name for name, annotation in literals.items() if len(typing.get_args(annotation)) == 1), None)
+
+
 def describe(section: type[Section], path: str, lines: list[str]) -> None:
     """The table of one section, then those of the sections inside it."""
     doc = inspect.cleandoc(section.__doc__ or "") if section.__doc__ != Section.__doc__ else ""
@@ -74,7 +82,8 @@ def describe(section: type[Section], path: str, lines: list[str]) -> None:
     if doc and path:
         lines += [" ".join(doc.split()), ""]
     lines += ["| key | value | default | |", "|---|---|---|---|"]
-    for name, field in section.model_fields.items():
+    tag = tag_of(section)
+    for name, field in sorted(section.model_fields.items(), key=lambda item: item[0] != tag):
         text = " ".join((field.description or "").split()).replace("|", "\\|")
         lines.append(f"| `{name}` | {type_text(field.annotation)} | {default_text(field)} | {text} |")
     lines.append("")
@@ -85,7 +94,7 @@ def describe(section: type[Section], path: str, lines: list[str]) -> None:
             if typing.get_origin(field.annotation) is dict:
                 where += ".<name>"
             if len(inner) > 1:
-                key = next(n for n, f in kind.model_fields.items() if typing.get_origin(f.annotation) is typing.Literal)
+                key = tag_of(kind)
                 where += f" ({key}: {typing.get_args(kind.model_fields[key].annotation)[0]})"
             if path.startswith("model (kind: ") and kind in LIKE_BEFORE and path != "model (kind: hetero_conv)":
                 continue

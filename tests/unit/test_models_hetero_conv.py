@@ -13,7 +13,7 @@ from disttrain import config
 from disttrain.config import ExperimentError
 from disttrain.models import build_model
 from disttrain.models.blocks import Block, blocks, needed_types
-from disttrain.models.hetero_conv import HeteroConv
+from disttrain.models.hetero_conv import HeteroConv, HeteroConvLayer
 
 from .small_batches import batch_of, random_graph, schema_of
 
@@ -167,6 +167,7 @@ def test_attention_leaves_out_relations_without_edges() -> None:
     model = build(data, layers=1, relation_aggr="attention").eval()
     batch = batch_of(data, "paper", list(range(30)), layers=1)
     layer, block = model.layers()[0], blocks(batch, 1)[0]
+    assert isinstance(layer, HeteroConvLayer)
     x = model.inputs(batch)
     cites = ("paper", "cites", "paper")
     alone = layer.by_relation[cites](x["paper"], x["paper"], block, cites, batch) + layer.own["paper"](x["paper"])

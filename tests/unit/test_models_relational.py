@@ -110,7 +110,8 @@ def test_rgcn_of_nodes_without_features_equals_pyg(bases: int | None) -> None:
     batch = batch_of(data, "paper", [4, 9, 17], layers=1)
     block, layer = blocks(batch, 1)[0], model.layers()[0]
     assert isinstance(layer, RgcnLayer)
-    layer.update["paper"].activation = None
+    update: Any = layer.update["paper"]
+    update.activation = None
     edge_types = relations_into(schema_of(data), ["paper"])
     theirs = RGCNConv(sum(data[t].num_nodes for t in ("paper", "author", "venue")), 8, len(edge_types), num_bases=bases)
     begin = {"paper": 0, "author": 30, "venue": 50}
@@ -166,8 +167,9 @@ def test_rgat_equals_pyg(fewer: dict[str, int], attention: str, score: str, fano
 def test_hgt_equals_pyg(in_channels: int, fanout: int) -> None:
     batch, block, edge_types, x = one_block(fanout)
     x = {t: vectors[:, :in_channels].contiguous() for t, vectors in x.items()}
-    ours = HgtLayer(config.HgtModel(kind="hgt", hidden=6, heads=3), edge_types, dict.fromkeys(x, in_channels), TYPES)
-    theirs = HGTConv(in_channels, 6, (list(x), edge_types), heads=3)
+    settings = config.HgtModel(kind="hgt", hidden=6, heads=3)
+    ours: Any = HgtLayer(settings, edge_types, dict.fromkeys(x, in_channels), TYPES)
+    theirs: Any = HGTConv(in_channels, 6, (list(x), edge_types), heads=3)
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter.normal_()
