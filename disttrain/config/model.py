@@ -38,6 +38,7 @@ class Inputs(Section):
 class Layered(Section):
     """What all built-in models have."""
 
+    kind: Literal["hetero_conv", "rgcn", "rgat", "hgt"]
     hidden: PositiveInt = 64
     layers: PositiveInt = 2
     residual: bool = False

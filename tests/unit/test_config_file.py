@@ -264,7 +264,7 @@ train:
     assert found[0].endswith('expected text, got 7; in quotes, "7", it is text')
     assert found[1].endswith("is missing: expected text")
     assert found[2].endswith("did you mean `node_classification`?")
-    assert "did you mean `conv`? Valid here: kind, hidden, layers, conv" in found[3]
+    assert "did you mean `conv`? Valid here: kind, hidden, layers, residual" in found[3]
     assert "a relation is written" in found[4]
     assert found[5].endswith('expected one of sage, gat, gcn or null, got "gta"; did you mean `gat`?')
     assert found[6].endswith("has 2 hops ([10, 5]), but model.layers is 3; give one fanout per layer")
