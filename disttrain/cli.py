@@ -118,6 +118,48 @@ def _partition(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _predict_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_directory", metavar="RUN_DIR", help="of a run that is finished, or was stopped")
+    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings laid over the run's own")
+    which = "all, train, val, test, unlabelled, rest (in no split); several: val,test. Default: all"
+    parser.add_argument("--split", metavar="NAMES", help=which)
+    parser.add_argument("--ids", metavar="FILE", help="the nodes to predict, by key: .parquet, .csv, or an id a line")
+    parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best (the default), last, or step-N")
+    parser.add_argument("--output", metavar="DIR", help="where to; default: RUN_DIR/predictions")
+    parser.add_argument(
+        "--embeddings",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="also the nodes' vectors; default: where the model has them",
+    )
+    parser.add_argument("--logits", action="store_true", help="also what the model returned, in fp32")
+    parser.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from .predict.request import Request
+
+    request = Request.make(
+        arguments.run_directory,
+        split=arguments.split,
+        ids=arguments.ids,
+        checkpoint=arguments.checkpoint,
+        output=arguments.output,
+        embeddings=arguments.embeddings,
+        logits=arguments.logits,
+        overwrite=arguments.overwrite,
+    )
+    arguments.experiment = str(request.run_directory / "experiment.yaml")
+    with _joined(arguments) as (world, experiment):
+        from .predict.job import predict
+        from .predict.table import show_predictions
+
+        summary = predict(experiment, request, world)
+        if world.is_lead:
+            show_predictions(summary, request.output)
+    return 0
+
+
 def _verify(arguments: argparse.Namespace) -> int:
     from .graph.files import verify
 
@@ -136,6 +178,9 @@ def _schema(arguments: argparse.Namespace) -> int:
 COMMANDS: dict[str, Command] = {
     "train": Command("train a model (partition the graph first where needed)", _train, _train_arguments),
     "partition": Command("partition the graph only", _partition, _experiment_arguments),
+    "predict": Command(
+        "predict nodes with a trained model, into Parquet files under your own keys", _predict, _predict_arguments
+    ),
     "verify": Command(
         "check every file of a partition directory against its manifest",
         _verify,

@@ -31,29 +31,36 @@ def replace_text(path: Path, text: str) -> None:
         raise
 
 
+_RUN_ADVICE = (
+    "Free some space, lower train.checkpoint.keep, or choose another run_dir; started again, the run goes on from its "
+    "last checkpoint"
+)
+
+
 @contextmanager
-def explaining(path: Path, what: str) -> Iterator[None]:
-    """An operating system's refusal in the block becomes an `ExperimentError` that says what to do."""
+def explaining(path: Path, what: str, advice: str = _RUN_ADVICE) -> Iterator[None]:
+    """An operating system's refusal in the block becomes an `ExperimentError` that says what to do.
+
+    Args:
+        advice: what to do about a full disk.
+    """
     try:
         yield
     except OSError as error:
-        refusal = disk_refusal(error, path, what)
+        refusal = disk_refusal(error, path, what, advice)
         if refusal is None:
             raise
         raise refusal from error
 
 
-def disk_refusal(error: OSError, path: Path, what: str) -> ExperimentError | None:
+def disk_refusal(error: OSError, path: Path, what: str, advice: str = _RUN_ADVICE) -> ExperimentError | None:
     """The message for a full or forbidden disk; None for other errors."""
     if error.errno in _FULL:
-        return ExperimentError(
-            f"{what} could not be written to {path}: the disk is full ({_free(path)}). Free some space, lower "
-            "train.checkpoint.keep, or choose another run_dir; started again, the run goes on from its last checkpoint"
-        )
+        return ExperimentError(f"{what} could not be written to {path}: the disk is full ({_free(path)}). {advice}")
     if error.errno in _FORBIDDEN:
         return ExperimentError(
             f"{what} cannot be used at {path}: {error.strerror or error}. Expected a directory that this user "
-            "may read and write; mend its permissions or choose another run_dir"
+            "may read and write; mend its permissions or choose another one"
         )
     return None
 

@@ -4,7 +4,16 @@ from .features import FeatureFetcher
 from .loader import NodeLoader
 from .neighbors import DistNeighborSampler
 from .route import Route
-from .seeds import Seeds, split_seeds
+from .seeds import Seeds, gather_seeds, split_seeds
 from .subgraph import Subgraph
 
-__all__ = ["DistNeighborSampler", "FeatureFetcher", "NodeLoader", "Route", "Seeds", "Subgraph", "split_seeds"]
+__all__ = [
+    "DistNeighborSampler",
+    "FeatureFetcher",
+    "NodeLoader",
+    "Route",
+    "Seeds",
+    "Subgraph",
+    "gather_seeds",
+    "split_seeds",
+]

@@ -17,7 +17,7 @@ from ..world import World
 from .features import FeatureFetcher, columns_by_store
 from .neighbors import DistNeighborSampler
 from .route import Route
-from .seeds import Seeds, Shares, share_epoch
+from .seeds import Seeds, Shares, share_batches, share_epoch
 
 _EVALUATION = 0x7E57
 """Stands for the epoch in the draws of evaluation, which are the same in each of them."""
@@ -109,7 +109,7 @@ class NodeLoader:
         run_seed: of shuffles and draws.
         wants: what batches have to carry.
         training: shuffle, with `fanout` and `batch_size`; otherwise original order, with `eval_fanout`,
-            `eval_batch_size`, and the same draws each time.
+            `eval_batch_size`, and the same batches and draws each time, whatever the ranks.
 
     Raises:
         ExperimentError: the fanout does not fit the graph.
@@ -136,13 +136,15 @@ class NodeLoader:
 
     def _shares(self, epoch: int) -> Shares:
         sampling = self.sampling
+        if not self.training:
+            return share_batches(len(self.seeds), self.world.size, sampling.eval_batch_size or sampling.batch_size)
         return share_epoch(
             self.seeds,
             self._owners,
             num_machines=self.world.num_machines,
             ranks_per_machine=self.world.local_size,
-            batch_size=sampling.batch_size if self.training else sampling.eval_batch_size or sampling.batch_size,
-            shuffle=sampling.shuffle and self.training,
+            batch_size=sampling.batch_size,
+            shuffle=sampling.shuffle,
             locality=sampling.locality,
             run_seed=self.run_seed,
             epoch=epoch,

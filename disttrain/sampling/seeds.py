@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,17 +29,30 @@ class Seeds:
 
 
 def split_seeds(world: World, graph: Graph, node_type: str, mask: str) -> Seeds:
-    """The nodes of a type whose boolean attribute `mask` is set; each machine reads its own range, then all are
-    gathered.
+    """The nodes of a type whose boolean attribute `mask` is set; see `gather_seeds`."""
 
-    Cost: one pass over the mask, and 16 bytes a seed to every rank.
+    def chosen(low: int, high: int) -> np.ndarray:
+        return np.flatnonzero(graph.node_attribute(node_type, mask)[low:high])
+
+    return gather_seeds(world, graph, node_type, chosen, f"gathering the seeds of {mask}")
+
+
+def gather_seeds(
+    world: World, graph: Graph, node_type: str, chosen: Callable[[int, int], np.ndarray], what: str
+) -> Seeds:
+    """Nodes of a type: each machine chooses among its own, then all are gathered. Every rank calls it.
+
+    Args:
+        chosen: (low, high), the machine's own range, -> int [num_chosen], which of it, counted from `low`.
+
+    Cost: that of choosing, and 16 bytes a seed to every rank.
     """
     low, high = graph.node_books[node_type].range_of(graph.machine)
     mine = None
     if world.leads_machine:
-        ids = low + np.flatnonzero(graph.node_attribute(node_type, mask)[low:high])
+        ids = low + chosen(low, high)
         mine = ids, np.asarray(graph.original_ids(node_type)[ids], dtype=np.int64)
-    parts = [part for part in world.gather(mine, f"gathering the seeds of {mask}") if part is not None]
+    parts = [part for part in world.gather(mine, what) if part is not None]
     ids = np.concatenate([part[0] for part in parts])
     original = np.concatenate([part[1] for part in parts])
     order = np.argsort(original)
@@ -116,3 +130,15 @@ def share_epoch(
     return Shares(
         tuple(tuple(share[s * batch_size : (s + 1) * batch_size] for share in shares) for s in range(num_steps))
     )
+
+
+def share_batches(num_seeds: int, num_ranks: int, batch_size: int) -> Shares:
+    """Divide a split into batches of consecutive seeds, and these among ranks; the last ones may get empty batches.
+
+    What a batch holds depends on neither the ranks nor the cut, and what is computed for a seed depends on the batch
+    that it is in: a node that is a seed and another seed's neighbour is drawn for as a seed. So scores are those of one
+    rank, to the last bit.
+    """
+    batches = [np.arange(at, min(at + batch_size, num_seeds)) for at in range(0, num_seeds, batch_size)]
+    batches += [np.empty(0, np.int64)] * (-len(batches) % num_ranks)
+    return Shares(tuple(tuple(batches[at : at + num_ranks]) for at in range(0, len(batches), num_ranks)))

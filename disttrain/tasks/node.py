@@ -7,9 +7,12 @@ ranks without seeds have nothing to add. So the result is that of one rank that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,7 +23,9 @@ from torchmetrics import classification as tm
 from .. import config
 from ..config import ExperimentError
 from ..data.nearest import nearest
+from ..data.split import has_label
 from ..graph.schema import Schema, Wants
+from .columns import Columns, class_columns, label_set_columns, label_sets, named
 
 _MOST_SPARE_CLASSES = 1 << 20
 """As high may a class be in spite of fewer nodes: the model has an output for each class up to the highest."""
@@ -186,6 +191,27 @@ class NodeClassification:
                 metric.update(scores[:, 1], targets)
             else:
                 metric.update(scores, targets)
+
+    def columns(self, logits: Tensor, names: Sequence[str]) -> Columns:
+        """What is predicted for each row of `logits`, as the files of `disttrain predict` have it.
+
+        Args:
+            names: of the classes or labels, or nothing.
+        """
+        make = label_set_columns if self.multilabel else class_columns
+        return make(self.probabilities(logits), names)
+
+    def label_columns(self, labels: np.ndarray, names: Sequence[str]) -> Columns:
+        """`label`, and `label_name` where names are known; null where there is none."""
+        present = self.has_label(labels)
+        if self.multilabel:
+            return named("label", label_sets(labels > 0, present), names)
+        classes = np.where(present, labels.reshape(-1), 0).astype(np.int32)
+        return named("label", pa.array(classes, mask=~present), names)
+
+    def has_label(self, labels: np.ndarray) -> np.ndarray:
+        """Which rows of the label attribute are a label, bool [N]; others are neither trained on nor scored."""
+        return has_label(labels)
 
 
 def _node_type(task: config.NodeClassification, schema: Schema) -> str:

@@ -113,14 +113,15 @@ class CheckpointDirectory:
                 raise TornCheckpoint(f"{path / file} is not what was written: its checksum differs")
         return manifest["state"]
 
-    def read_tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors given to `save`, on the CPU. Check the checkpoint by `read_state` first."""
+    def read_tensors(self, name: str, prefix: str = "") -> dict[str, Tensor]:
+        """The tensors given to `save` whose names begin with `prefix`, on the CPU. Check the checkpoint by `read_state`
+        first."""
         reader = _SafeReader(self.directory / name)
         entries = reader.read_metadata().state_dict_metadata
         tensors = {
             key: torch.empty(entry.size, dtype=entry.properties.dtype)
             for key, entry in entries.items()
-            if isinstance(entry, TensorStorageMetadata)
+            if isinstance(entry, TensorStorageMetadata) and key.startswith(prefix)
         }
         with _alone():
             load(tensors, storage_reader=reader, no_dist=True)
@@ -182,9 +183,11 @@ def _agree(world: World, found: tuple[str, dict[str, Any]] | None) -> tuple[int,
     return source, newest, state
 
 
-def share_tensors(world: World, checkpoints: CheckpointDirectory, name: str, source: int) -> dict[str, Tensor]:
-    """The tensors of a checkpoint that rank `source` can read, on every rank."""
-    tensors = checkpoints.read_tensors(name) if world.rank == source else {}
+def share_tensors(
+    world: World, checkpoints: CheckpointDirectory, name: str, source: int, prefix: str = ""
+) -> dict[str, Tensor]:
+    """The tensors (whose names begin with `prefix`) of a checkpoint that rank `source` can read, on every rank."""
+    tensors = checkpoints.read_tensors(name, prefix) if world.rank == source else {}
     if world.size == 1:
         return tensors
     layout = {key: (tensor.shape, tensor.dtype) for key, tensor in tensors.items()}

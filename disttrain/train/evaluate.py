@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from ..world import World
-from .contract import check_output
 from .precision import Precision
+from .scores import sampled_scores
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,8 @@ def evaluate(
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), closing(loader.batches(0)) as batches:
-            for batch in transfer(batches):
-                with precision.autocast():
-                    logits = model(batch)
-                check_output(logits, batch[node_type].batch_size, task.out_channels)
+        with torch.no_grad():
+            for logits, _, batch in sampled_scores(model, task, loader, transfer, precision):
                 loss_sum = loss_sum.to(logits.device) + task.loss(logits, batch).double()
                 if batch[node_type].batch_size:
                     task.update(metrics, logits, batch)

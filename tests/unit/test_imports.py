@@ -1,4 +1,4 @@
-"""Imports go one way: config <- world <- data, graph <- sampling <- models, tasks <- train, report <- cli."""
+"""Imports go one way: config <- world <- data, graph <- sampling <- models, tasks <- train, report <- ... <- cli."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ MAY_SEE: dict[str, set[str]] = {
     "tasks": _WORLD | {"graph", "data"},
     "report": _WORLD | {"graph"},
     "train": _BELOW_TRAIN,
-    "cli": _BELOW_TRAIN | {"train"},
-    "__main__": _BELOW_TRAIN | {"train", "cli"},
+    "predict": _BELOW_TRAIN | {"train"},
+    "cli": _BELOW_TRAIN | {"train", "predict"},
+    "__main__": _BELOW_TRAIN | {"train", "predict", "cli"},
 }
 """Part of the package -> the other parts that it may import; "" is the package itself."""
 

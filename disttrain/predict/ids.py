@@ -1,0 +1,140 @@
+"""A list of nodes, given by the user's own keys in a file, becomes rows of the user's data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ..config import ExperimentError
+from .keys import NodeKeys
+
+_SHOWN = 5
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_FLOATS = ("FLOAT", "DOUBLE")
+
+
+def rows_of_ids(path: Path, keys: NodeKeys, num_nodes: int, node_type: str) -> np.ndarray:
+    """Look up the ids of a file: rows of the user's data, ascending int64.
+
+    Args:
+        path: `.parquet`, or `.csv` with a header: the key's columns by name, further ones are passed over (a single
+            column may have any name in Parquet). Any other file: text, an id a line, blank lines are passed over.
+
+    Cost: the file in memory; the keys are read once, in pieces.
+
+    Raises:
+        ExperimentError: the file cannot be read, lacks a key's column, names no node, names one twice, or names one
+            that there is not; with how many, and examples.
+    """
+    with tempfile.TemporaryDirectory(prefix="disttrain-ids-") as scratch, duckdb.connect() as database:
+        database.execute(f"SET temp_directory = {_text(scratch)}")
+        given = _read(database, path, keys)
+        if keys.path is None:
+            known = f"(SELECT range AS {_name(keys.columns[0])}, range AS row FROM range({num_nodes}))"
+        else:
+            source = f"read_parquet({_text(str(keys.path))}, file_row_number = true)"
+            columns = ", ".join(_name(column) for column in keys.columns)
+            known = f"(SELECT {columns}, file_row_number AS row FROM {source})"
+        kinds = {row[0]: row[1] for row in database.execute(f"DESCRIBE SELECT * FROM {known}").fetchall()}
+        number = {column: place for place, column in enumerate(keys.columns)}
+        casts = ", ".join(
+            f"{_cast(f'given{n}', given[n], kinds[column])} AS value{n}, given{n}" for column, n in number.items()
+        )
+        database.execute(f"CREATE TEMP TABLE wanted AS SELECT {casts} FROM given")
+        equal = " AND ".join(f"known.{_name(column)} = wanted.value{n}" for column, n in number.items())
+        found = f"FROM wanted LEFT JOIN {known} AS known ON {equal}"
+        shown = ", ".join(f"CAST(given{n} AS VARCHAR)" for n in number.values())
+        _refuse(database, f"SELECT {shown} {found} WHERE known.row IS NULL", path, _unknown(keys, kinds, node_type))
+        values = ", ".join(f"value{n}" for n in number.values())
+        first = ", ".join(f"any_value(CAST(given{n} AS VARCHAR))" for n in number.values())
+        twice = f"SELECT {first} FROM wanted GROUP BY {values} HAVING count(*) > 1"
+        _refuse(database, twice, path, "come more than once; leave each but once")
+        rows = database.execute(f"SELECT known.row {found} ORDER BY 1").fetchnumpy()["row"]
+    if not len(rows):
+        raise ExperimentError(f"--ids {path}: the file names no node")
+    return np.asarray(rows, dtype=np.int64)
+
+
+def _read(database: Any, path: Path, keys: NodeKeys) -> list[str]:
+    """Make the table `given` with the columns given0, given1, ...; returns their kinds."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            source = f"read_parquet({_text(str(path))})"
+        elif path.suffix.lower() == ".csv":
+            source = f"read_csv({_text(str(path))}, header = true, all_varchar = true)"
+        else:
+            _make_from_lines(database, path, keys)
+            return ["VARCHAR"]
+        there = [row[0] for row in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()]
+        columns = there if len(keys.names) == len(there) == 1 and path.suffix.lower() == ".parquet" else keys.names
+        missing = [name for name in columns if name not in there]
+        if missing:
+            raise ExperimentError(
+                f"--ids {path}: expected the column{'s' if len(keys.names) > 1 else ''} {', '.join(keys.names)}, there "
+                f"is no {', '.join(missing)} among {', '.join(there)}"
+            )
+        named = ", ".join(f"{_name(column)} AS given{number}" for number, column in enumerate(columns))
+        database.execute(f"CREATE TEMP TABLE given AS SELECT {named} FROM {source}")
+    except (OSError, UnicodeDecodeError, duckdb.Error) as error:
+        raise ExperimentError(f"--ids {path} cannot be read: {error}") from error
+    return [row[1] for row in database.execute("DESCRIBE given").fetchall()]
+
+
+def _make_from_lines(database: Any, path: Path, keys: NodeKeys) -> None:
+    if len(keys.names) > 1:
+        raise ExperimentError(
+            f"--ids {path}: a node is known by {', '.join(keys.names)} together; give a .csv or .parquet file with "
+            "these columns"
+        )
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    table = pa.table({"given0": pa.array(lines, pa.string())})
+    database.register("lines", table)
+    database.execute("CREATE TEMP TABLE given AS SELECT * FROM lines")
+    database.unregister("lines")
+
+
+def _cast(column: str, given: str, wanted: str) -> str:
+    """SQL: the value as the key's type; NULL where it is none."""
+    if given == wanted:
+        return column
+    if wanted in _INTEGERS and given == "VARCHAR":
+        # Casts of text round what is no whole number.
+        return f"CASE WHEN regexp_full_match(trim({column}), '[+-]?[0-9]+') THEN TRY_CAST({column} AS {wanted}) END"
+    if wanted in _INTEGERS and (given in _FLOATS or given.startswith("DECIMAL")):
+        return f"CASE WHEN {column} = floor({column}) THEN TRY_CAST({column} AS {wanted}) END"
+    return f"TRY_CAST({column} AS {wanted})"
+
+
+def _unknown(keys: NodeKeys, kinds: dict[str, str], node_type: str) -> str:
+    if keys.path is None:
+        return f'are no nodes of type "{node_type}": ids are rows of the data, whole numbers from 0 on'
+    kind = ", ".join(f"{name} ({kinds[column]})" for name, column in zip(keys.names, keys.columns))
+    return f'are the key of no node of type "{node_type}"; its key is {kind}'
+
+
+def _refuse(database: Any, query: str, path: Path, why: str) -> None:
+    (count,) = database.execute(f"SELECT count(*) FROM ({query})").fetchone()
+    if count:
+        examples = database.execute(f"{query} LIMIT {_SHOWN}").fetchall()
+        more = ", ..." if count > _SHOWN else ""
+        raise ExperimentError(f"--ids {path}: {count:,} of the ids {why}: {_listed(examples)}{more}")
+
+
+def _listed(rows: Iterable[tuple[Any, ...]]) -> str:
+    return ", ".join(
+        "nothing" if all(v is None for v in row) else repr(row[0] if len(row) == 1 else row) for row in rows
+    )
+
+
+def _name(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

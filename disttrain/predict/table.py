@@ -1,0 +1,29 @@
+"""The table at the end of `disttrain predict`, made from its summary."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show_predictions(summary: dict[str, Any], directory: Path) -> None:
+    """Print how many nodes of each split were predicted, and how well."""
+    console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
+    checkpoint, run = summary["checkpoint"], summary["run"]
+    names = list(dict.fromkeys(name for values in summary["metrics"].values() for name in values))
+    table = Table(title=f"{run['name']}, step {checkpoint['step']}: {summary['node_type']}", title_justify="left")
+    table.add_column("split")
+    for column in ("nodes", "labelled", *names):
+        table.add_column(column, justify="right")
+    for split, count in summary["splits"].items():
+        values = summary["metrics"].get(split, {})
+        shown = [f"{values[name]:.4f}" if name in values else "" for name in names]
+        table.add_row(split, f"{count['rows']:,}", f"{count['labelled']:,}", *shown)
+    console.print(table)
+    if not summary["data"]["as_in_training"]:
+        console.print("these are other data than the run was trained with", markup=False)
+    console.print(f"{summary['rows']:,} rows in {len(summary['files'])} files in {directory}", markup=False)

@@ -1,0 +1,257 @@
+"""Predictions of a run, on any ranks: each node once, under the user's keys, and the very numbers of the evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torchmetrics import classification as tm
+
+from disttrain.config import ExperimentError
+from disttrain.config.file import read_experiment
+from disttrain.predict.job import predict
+from disttrain.predict.request import Request
+from disttrain.train.checkpoint import CheckpointDirectory
+from disttrain.train.job import run
+from disttrain.world import World
+
+from ..ranks import RankFailed, run_ranks
+
+NUM_USERS, NUM_ITEMS = 90, 25
+Answer = tuple[dict[str, Any], list[dict[str, Any]]]
+"""The summary, and the rows by key."""
+
+KINDS = ("ann", "b,c", "d'e\"f", "ü g", " ", "2")
+"""Odd beginnings of text keys."""
+
+EXPERIMENT = """\
+name: shop
+data:
+  source: tables
+  root: tables
+  nodes:
+    user: {file: users.csv, key: user name, label: group, features: {numeric: [age]}}
+    item: {file: items.csv, key: number, features: {numeric: [price]}}
+  edges:
+    "user,buys,item": {file: buys.csv, src: who, dst: what}
+    "user,knows,user": {file: knows.csv, src: who, dst: whom}
+  split: {by: column, column: part}
+task: {kind: node_classification, metrics: [accuracy, macro_f1, auroc]}
+model: {kind: hetero_conv, hidden: 8}
+sampling: {fanout: [3, 2], batch_size: 8}
+train: {epochs: 3, threads: 1, device: cpu}
+"""
+
+
+def name_of(user: int) -> str:
+    return f"{KINDS[user % len(KINDS)]}{user}"
+
+
+def write_csv(file: Path, **columns: Any) -> None:
+    pyarrow.csv.write_csv(pa.table(columns), file)
+
+
+def write_tables(folder: Path, older: float = 0.0) -> None:
+    """Users of three groups (every seventh has none) in four parts, who buy and know at random."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    users = [name_of(user) for user in range(NUM_USERS)]
+    group = rng.integers(0, 3, NUM_USERS)
+    write_csv(
+        folder / "users.csv",
+        **{
+            "user name": users,
+            "age": group + rng.normal(size=NUM_USERS) + older,
+            "group": [None if user % 7 == 0 else ("low", "middle", "top")[group[user]] for user in range(NUM_USERS)],
+            "part": [("train", "train", "val", "test", "none")[user % 5] for user in range(NUM_USERS)],
+        },
+    )
+    write_csv(folder / "items.csv", number=np.arange(NUM_ITEMS) * 3, price=rng.normal(size=NUM_ITEMS))
+    who = [users[user] for user in rng.integers(0, NUM_USERS, 300)]
+    write_csv(folder / "buys.csv", who=who, what=rng.integers(0, NUM_ITEMS, 300) * 3)
+    write_csv(folder / "knows.csv", who=who, whom=[users[user] for user in rng.integers(0, NUM_USERS, 300)])
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tables and a finished run."""
+    place = tmp_path_factory.mktemp("shop")
+    write_tables(place / "tables")
+    (place / "shop.yaml").write_text(EXPERIMENT)
+    with World.start(device="cpu", threads=1) as world:
+        places = [f"data.root={place}/tables", f"run_dir={place}/runs/shop", f"partition.dir={place}/cut"]
+        experiment = read_experiment(place / "shop.yaml", [*places, "partition.parts=3"])
+        run(experiment, world)
+    return place
+
+
+def request(place: Path, output: str, run_name: str = "shop", **given: Any) -> Request:
+    words: dict[str, Any] = {
+        "split": None, "ids": None, "checkpoint": "best", "embeddings": None, "logits": True, "overwrite": False,
+    }  # fmt: skip
+    return Request.make(str(place / "runs" / run_name), output=str(place / output), **{**words, **given})
+
+
+def answer(world: World, asked: Request, *overrides: str) -> dict[str, Any]:
+    return predict(read_experiment(asked.run_directory / "experiment.yaml", overrides), asked, world)
+
+
+def answers(asked: Request, *overrides: str, size: int, machines: int | None = None) -> list[dict[str, Any]]:
+    if size > 1:
+        return run_ranks(answer, size, asked, *overrides, machines=machines)
+    with World.start(device="cpu", threads=1) as world:
+        return [answer(world, asked, *overrides)]
+
+
+def ask(place: Path, output: str, *overrides: str, size: int = 1, machines: int | None = None, **given: Any) -> Answer:
+    """Predict on so many ranks; the summary, which is the file's, and all rows, sorted by key."""
+    (summary, *_) = answers(request(place, output, **given), *overrides, size=size, machines=machines)
+    assert summary == json.loads((place / output / "_predictions.json").read_text())
+    rows = pq.read_table(place / output).sort_by("user name").to_pylist()
+    assert sum(pq.read_metadata(place / output / file["name"]).num_rows for file in summary["files"]) == len(rows)
+    assert sorted(os.listdir(place / output)) == sorted(
+        [".lock", "_predictions.json", *(file["name"] for file in summary["files"])]
+    )
+    return summary, rows
+
+
+@pytest.fixture(scope="module")
+def one(shop: Path) -> Answer:
+    return ask(shop, "one")
+
+
+def test_all_nodes_come_once_under_their_keys_with_names(one: Answer) -> None:
+    summary, rows = one
+    assert [row["user name"] for row in rows] == sorted(name_of(user) for user in range(NUM_USERS))
+    users = {name_of(user): user for user in range(NUM_USERS)}
+    for row in rows:
+        user = users[row["user name"]]
+        part = ("train", "train", "val", "test", "none")[user % 5]
+        labelled = user % 7 != 0
+        assert row["split"] == (part if part != "none" and labelled else None)
+        assert (row["label"] is None) == (row["label_name"] is None) == (not labelled)
+        assert row["prediction_name"] == ("low", "middle", "top")[row["prediction"]]
+        assert row["prediction"] == np.argmax(row["probabilities"]) == np.argmax(row["logits"])
+        assert np.sum(row["probabilities"]) == pytest.approx(1, abs=1e-6)
+        if labelled:
+            assert row["label_name"] == ("low", "middle", "top")[row["label"]]
+    assert summary["rows"] == NUM_USERS
+    assert summary["keys"] == ["user name"]
+    assert summary["classes"] == ["low", "middle", "top"]
+    assert summary["columns"]["embedding"].endswith("[8]")
+
+
+def test_metrics_are_those_of_the_run_and_of_the_rows(shop: Path, one: Answer) -> None:
+    summary, rows = one
+    trained = json.loads((shop / "runs" / "shop" / "summary.json").read_text())
+    assert summary["metrics"]["test"] == trained["test"]
+    assert summary["metrics"]["val"] == trained["val"]
+    test = [row for row in rows if row["split"] == "test"]
+    assert len(test) == trained["num_evaluated"]["test"]
+    target = torch.tensor([row["label"] for row in test])
+    predicted = torch.tensor([row["prediction"] for row in test])
+    assert tm.MulticlassAccuracy(3, average="micro")(predicted, target).item() == trained["test"]["accuracy"]
+    assert tm.MulticlassF1Score(3, average="macro")(predicted, target).item() == trained["test"]["macro_f1"]
+    scores = torch.tensor([row["logits"] for row in test]).double().softmax(dim=1)
+    assert tm.MulticlassAUROC(3, average="macro", thresholds=None)(scores, target).item() == trained["test"]["auroc"]
+
+
+@pytest.mark.parametrize(("size", "machines", "parts"), [(2, 1, 1), (2, 2, 5), (3, 3, 3)])
+def test_the_numbers_do_not_depend_on_ranks_or_partitions(
+    shop: Path, one: Answer, size: int, machines: int, parts: int
+) -> None:
+    overrides = [f"partition.parts={parts}", "partition.method=random", f"partition.dir={shop}/cut-{parts}"]
+    summary, rows = ask(shop, f"out-{size}-{machines}", *overrides, size=size, machines=machines)
+    assert len(summary["files"]) == size
+    expected, straight = one
+    assert rows == straight
+    for key in ("rows", "splits", "checksum", "keys", "columns", "classes"):
+        assert summary[key] == expected[key]
+    for split, values in summary["metrics"].items():
+        assert values == pytest.approx(expected["metrics"][split], rel=1e-12)
+
+
+def test_splits_and_nodes_without_a_label(shop: Path, one: Answer) -> None:
+    summary, rows = ask(shop, "some", split="test,unlabelled", size=2, embeddings=False, logits=False)
+    straight = one[1]
+    asked = [row["user name"] for row in straight if row["split"] == "test" or row["label"] is None]
+    assert [row["user name"] for row in rows] == asked
+    assert "embedding" not in rows[0] and "logits" not in rows[0]
+    assert summary["asked_for"] == {"test": len(asked) - 13, "unlabelled": 13}
+    assert summary["metrics"].keys() == {"test"}
+    assert summary["metrics"]["test"] == one[0]["metrics"]["test"]
+
+
+def test_a_list_of_keys(shop: Path) -> None:
+    wanted = [name_of(user) for user in (3, 88, 1, 5, 41)]
+    (shop / "ids.txt").write_text("\n".join(wanted) + "\n\n", encoding="utf-8")
+    _, rows = ask(shop, "ids-text", ids=str(shop / "ids.txt"), size=3)
+    assert [row["user name"] for row in rows] == sorted(wanted)
+    write_csv(shop / "ids.csv", **{"x": [1] * 5, "user name": wanted})
+    _, again = ask(shop, "ids-csv", ids=str(shop / "ids.csv"))
+    assert rows == again
+
+
+def refusal(asked: Request, *overrides: str) -> str:
+    with pytest.raises(ExperimentError) as caught:
+        answers(asked, *overrides, size=1)
+    return str(caught.value)
+
+
+def test_what_is_refused_leaves_nothing(shop: Path, one: Answer) -> None:
+    before = sorted(os.listdir(shop / "one"))
+    assert "one holds predictions already (_predictions.json, part-" in refusal(request(shop, "one"))
+    assert sorted(os.listdir(shop / "one")) == before
+
+    ids = shop / "ids.txt"
+    ids.write_text("ann0\nnobody\nann0\n", encoding="utf-8")
+    with pytest.raises(RankFailed) as caught:
+        run_ranks(answer, 2, request(shop, "no", ids=str(ids)))
+    assert caught.value.kind == "ExperimentError"
+    assert (
+        "1 of the ids are the key of no node of type \"user\"; its key is user name (VARCHAR): 'nobody'"
+        in caught.value.text
+    )
+    text = refusal(request(shop, "no", checkpoint="step-99"))
+    assert "the checkpoint step-99 of" in text and "is not there or not whole; there are step-" in text
+    text = refusal(request(shop, "no"), "model.hidden=16")
+    assert "inputs.types.user.linear.weight: [8, 1] in the checkpoint, [16, 1] for this data and experiment" in text
+    assert os.listdir(shop / "no") == [".lock"]
+
+
+def test_overwriting_and_what_a_killed_process_left(shop: Path) -> None:
+    ask(shop, "again", split="test", size=2)
+    (shop / "again" / ".part-00000-of-00001.parquet.host.1").write_text("torn")
+    summary, rows = ask(shop, "again", split="val", overwrite=True)
+    assert [file["name"] for file in summary["files"]] == ["part-00000-of-00001.parquet"]
+    assert {row["split"] for row in rows} == {"val"}
+
+
+def test_a_stopped_run_predicts_from_its_newest_whole_checkpoint(shop: Path) -> None:
+    stopped = shop / "runs" / "stopped"
+    shutil.copytree(shop / "runs" / "shop", stopped)
+    for name in ("DONE", "summary.json", ".lock"):
+        (stopped / name).unlink()
+    names = CheckpointDirectory(stopped / "checkpoints").names()
+    newest = next((stopped / "checkpoints" / names[0]).glob("*.distcp"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    summary, _ = ask(shop, "stopped", run_name="stopped", checkpoint="last", split="test")
+    assert summary["checkpoint"]["name"] == names[1]
+    for name in names[1:]:
+        shutil.rmtree(stopped / "checkpoints" / name)
+    assert "holds no checkpoint that can be read" in refusal(request(shop, "no-checkpoint", "stopped"))
+
+
+def test_other_data_of_the_same_schema(shop: Path) -> None:
+    write_tables(shop / "others", older=1.0)
+    summary, _ = ask(shop, "other-data", f"data.root={shop}/others", f"partition.dir={shop}/cut-others")
+    assert summary["data"]["as_in_training"] is False
