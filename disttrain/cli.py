@@ -161,7 +161,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from .graph.files import verify
+    from .graph.verify import verify
 
     problems = verify(arguments.directory)
     if problems:

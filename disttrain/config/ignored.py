@@ -17,6 +17,9 @@ def ignored_settings(experiment: Experiment) -> list[str]:
     train, sampling, model = experiment.train, experiment.sampling, experiment.model
     if train.optimizer != "sgd":
         idle(train, ("train",), "momentum", f"train.optimizer is {train.optimizer}, only sgd has it")
+    if experiment.partition.method not in ("ldg", "fennel"):
+        why = f"partition.method is {experiment.partition.method}, only ldg and fennel stream in passes"
+        idle(experiment.partition, ("partition",), "passes", why)
     scheduler = train.scheduler
     for key in ("step_epochs", "gamma"):
         if scheduler.kind != "step":

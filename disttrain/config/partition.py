@@ -12,7 +12,10 @@ from .section import Section, Seed
 class Partition(Section):
     parts: PositiveInt | Literal["auto"] = "auto"
     """How many; `auto`: one per machine. A graph cut into P parts runs on any number of machines up to P."""
-    method: Literal["metis", "random"] = "metis"
+    method: Literal["metis", "ldg", "fennel", "random"] = "metis"
+    """`ldg` and `fennel` stream the edges from the disk and hold the nodes only, for graphs too large for `metis`."""
+    passes: PositiveInt = 10
+    """How often `ldg` and `fennel` go over all nodes, at most: they stop when hardly a node moves any more."""
     dir: str | None = None
     """Where; null: `partitions/` beside the data, in a folder named by its content."""
     seed: Seed = 0

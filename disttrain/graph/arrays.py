@@ -13,6 +13,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.data.storage import BaseStorage
 
 from ..config import EdgeType, ExperimentError, edge_type_name
+from .blocks import id_blocks
 
 _MUST_FIT_NODES = ("x", "x_cat", "time", "train_mask", "val_mask", "test_mask")
 _MUST_FIT_EDGES = ("edge_attr", "edge_weight", "time")
@@ -169,15 +170,27 @@ def _edges(
                 f"set data[{node_type!r}].num_nodes"
             )
         if len(ids) and (ids.min() < 0 or ids.max() >= counts[node_type]):
-            wrong = np.flatnonzero((ids < 0) | (ids >= counts[node_type]))
+            num_wrong, first = _out_of_range(ids, counts[node_type])
             raise ExperimentError(
-                f"{where}.edge_index: {len(wrong)} of {len(ids)} {end} ids are not among the {counts[node_type]} nodes "
-                f"of type {node_type!r} (0 to {counts[node_type] - 1}), the first is {ids[wrong[0]]} in edge "
-                f"{wrong[0]}; correct the edges, or data[{node_type!r}].num_nodes"
+                f"{where}.edge_index: {num_wrong} of {len(ids)} {end} ids are not among the {counts[node_type]} nodes "
+                f"of type {node_type!r} (0 to {counts[node_type] - 1}), the first is {ids[first]} in edge {first}; "
+                f"correct the edges, or data[{node_type!r}].num_nodes"
             )
     attributes, rest = _aligned(where, values, len(src), "edges", _MUST_FIT_EDGES)
     _keep_or_leave(edge_type_name(edge_type), rest, info, left_out)
     return EdgeArrays(src, dst, attributes)
+
+
+def _out_of_range(ids: np.ndarray, count: int) -> tuple[int, int]:
+    """How many ids are not below `count`, or are negative, and where the first is."""
+    num_wrong, first, row = 0, -1, 0
+    for block in id_blocks(ids):
+        wrong = np.flatnonzero((block < 0) | (block >= count))
+        if len(wrong) and first < 0:
+            first = row + int(wrong[0])
+        num_wrong += len(wrong)
+        row += len(block)
+    return num_wrong, first
 
 
 def _aligned(

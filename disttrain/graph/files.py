@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ..config import EdgeType, ExperimentError, edge_type_name
+from ..config import ExperimentError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 24
+_SEAL = b',\n "blake2b": "'
 _AGAIN = "remove the directory and partition again (`disttrain partition`)"
 
 
@@ -72,32 +73,44 @@ def write_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Ite
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Land `manifest.json`; the directory is complete from then on."""
+    """Land `manifest.json`; the directory is complete from then on. Its last line is a checksum of those before."""
     temporary = directory / f"{MANIFEST}.partial"
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, allow_nan=False)
+    text = json.dumps(manifest, indent=1, allow_nan=False)
+    with temporary.open("wb") as file:
+        file.write(_sealed(text.removesuffix("\n}").encode()))
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, directory / MANIFEST)
 
 
+def _sealed(text: bytes) -> bytes:
+    """A JSON object that lacks its closing brace, with a last entry `blake2b`: the checksum of all before it."""
+    return text + _SEAL + hashlib.blake2b(text, digest_size=16).hexdigest().encode() + b'"\n}\n'
+
+
 def read_manifest(directory: str | Path) -> dict[str, Any]:
-    """The manifest of a complete partition directory; sizes of all files are checked, checksums are not.
+    """The manifest of a complete partition directory; its own checksum and the sizes of all files are checked.
 
     Raises:
         ExperimentError: if there is no partition, it is of another format, or files are missing or cut short.
     """
     directory = Path(directory)
-    manifest = _parse_manifest(directory)
-    if problems := _wrong_sizes(directory, manifest):
+    manifest = parse_manifest(directory)
+    if problems := list(wrong_sizes(directory, manifest).values()):
         raise ExperimentError(f"partition directory {directory} is damaged: {'; '.join(problems)}; {_AGAIN}")
     return manifest
 
 
-def _parse_manifest(directory: Path) -> dict[str, Any]:
+def parse_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest, of which only its own checksum is checked.
+
+    Raises:
+        ExperimentError: there is none, it is of another format, or damaged.
+    """
     path = directory / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        manifest = json.loads(content)
         version = manifest["format"]
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"has no {MANIFEST}, so it is no complete partition" if directory.is_dir() else "does not exist"
@@ -108,100 +121,21 @@ def _parse_manifest(directory: Path) -> dict[str, Any]:
         raise ExperimentError(f"{path} is damaged ({type(error).__name__}: {error}); {_AGAIN}") from error
     if version != FORMAT:
         raise ExperimentError(f"{path} is of format {version!r}, this version reads format {FORMAT}; {_AGAIN}")
+    if content != _sealed(content.rpartition(_SEAL)[0]):
+        raise ExperimentError(f"{path} is damaged: its checksum differs, it was changed or torn; {_AGAIN}")
+    del manifest["blake2b"]
     return manifest
 
 
-def _wrong_sizes(directory: Path, manifest: dict[str, Any]) -> list[str]:
-    problems = []
+def wrong_sizes(directory: Path, manifest: dict[str, Any]) -> dict[str, str]:
+    """The files that are missing or not of the size that the manifest says, and what is wrong with them."""
+    problems = {}
     for name, entry in manifest["files"].items():
         try:
             size = (directory / name).stat().st_size
         except OSError as error:
-            problems.append(f"{name} cannot be read ({error.strerror})")
+            problems[name] = f"{name} cannot be read ({error.strerror})"
             continue
         if size != entry["bytes"]:
-            problems.append(f"{name} has {size} bytes, expected {entry['bytes']}")
+            problems[name] = f"{name} has {size} bytes, expected {entry['bytes']}"
     return problems
-
-
-def verify(directory: str | Path) -> list[str]:
-    """Check each file's size and checksum against the manifest, then that the arrays fit together.
-
-    Returns:
-        What is wrong, a line each; empty if nothing is.
-
-    Raises:
-        ExperimentError: no manifest, or an unreadable one.
-
-    Cost: reads every byte once, the structure twice.
-    """
-    directory = Path(directory)
-    manifest = _parse_manifest(directory)
-    if problems := _wrong_sizes(directory, manifest):
-        return problems
-    problems = [
-        f"{name}: its checksum differs from the manifest's, the file was changed or damaged"
-        for name, entry in manifest["files"].items()
-        if digest_file(directory / name) != {"bytes": entry["bytes"], "blake2b": entry["blake2b"]}
-    ]
-    return problems or _broken_invariants(directory, manifest)
-
-
-def _broken_invariants(directory: Path, manifest: dict[str, Any]) -> list[str]:
-    problems: list[str] = []
-
-    def check(holds: Any, problem: str) -> None:
-        if not holds:
-            problems.append(problem)
-
-    def load(name: str) -> np.ndarray:
-        return np.load(directory / name, mmap_mode="r", allow_pickle=False)
-
-    counts: dict[str, int] = {}
-    for index, entry in enumerate(manifest["node_types"]):
-        where, count, bounds = f"node type {entry['type']}", entry["num_nodes"], np.asarray(entry["bounds"])
-        counts[entry["type"]] = count
-        covers = len(bounds) == manifest["parts"] + 1 and bounds[0] == 0 and bounds[-1] == count
-        check(covers and (np.diff(bounds) >= 0).all(), f"{where}: its bounds do not divide 0 to {count} into the parts")
-        check(is_permutation(load(f"nodes/{index}/original_id.npy"), count), f"{where}: original_id is no permutation")
-        problems += _wrong_attributes(where, entry["attributes"], count, load)
-    for entry in manifest["edge_types"]:
-        edge_type: EdgeType = tuple(entry["type"])
-        where, count = f"edge type {edge_type_name(edge_type)}", entry["num_edges"]
-        num_src, num_dst = counts[edge_type[0]], counts[edge_type[2]]
-        colptr, row, edge_id, degree = (load(entry["files"][n]) for n in ("colptr", "row", "edge_id", "src_degree"))
-        check(
-            colptr.shape == (num_dst + 1,) and colptr[0] == 0 and colptr[-1] == count, f"{where}: colptr does not fit"
-        )
-        check((np.diff(colptr) >= 0).all(), f"{where}: colptr descends")
-        check(row.shape == (count,), f"{where}: row does not have {count} entries")
-        in_range = not len(row) or (row.min() >= 0 and row.max() < num_src)
-        check(in_range, f"{where}: a source is not among the {num_src} nodes of type {edge_type[0]}")
-        check(is_permutation(edge_id, count), f"{where}: edge_id is no permutation")
-        if in_range:
-            fits = np.array_equal(np.bincount(row, minlength=num_src)[:num_src], degree)
-            check(fits, f"{where}: src_degree does not count the sources")
-        problems += _wrong_attributes(where, entry["attributes"], count, load)
-    return problems
-
-
-def _wrong_attributes(where: str, attributes: dict[str, Any], count: int, load: Any) -> list[str]:
-    problems = []
-    for name, attribute in attributes.items():
-        array = load(attribute["file"])
-        expected = (count, *attribute["shape"])
-        if array.shape != expected or array.dtype.name != attribute["dtype"]:
-            problems.append(
-                f"{where}, attribute {name}: expected {attribute['dtype']} {list(expected)}, "
-                f"the file holds {array.dtype.name} {list(array.shape)}"
-            )
-    return problems
-
-
-def is_permutation(ids: np.ndarray, count: int) -> bool:
-    """Whether `ids` holds each of 0 to `count - 1` once."""
-    if ids.shape != (count,) or (count and (ids.min() < 0 or ids.max() >= count)):
-        return False
-    seen = np.zeros(count, dtype=bool)
-    seen[ids] = True
-    return bool(seen.all())

@@ -11,10 +11,14 @@ from typing import Any
 from ..config import ExperimentError, Partition
 from .files import FORMAT
 
+STREAMING = ("ldg", "fennel")
+"""Methods that have `partition.passes`."""
+
 
 def settings_of(settings: Partition, parts: int) -> dict[str, Any]:
     """The settings that decide the cut, as the manifest has them; `parts` is the number that `auto` stands for."""
-    return {"parts": parts, "method": settings.method, "seed": settings.seed}
+    passes = {"passes": settings.passes} if settings.method in STREAMING else {}
+    return {"parts": parts, "method": settings.method, "seed": settings.seed, **passes}
 
 
 def fingerprint(data_fingerprint: str, settings: Partition, parts: int) -> str:

@@ -1,4 +1,4 @@
-"""A directory that appears whole or not at all, and leaves nothing behind when its writer dies."""
+"""A directory that appears whole or not at all; what its writer had finished when it died, the next one takes over."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ..config import ExperimentError
+from .journal import LOCK, finished_bytes, remove_work
 
-_LOCK = ".lock"
 _FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota is used up",
@@ -26,31 +27,33 @@ class AlreadyThereError(ExperimentError):
 
 
 @contextmanager
-def landing(target: Path, num_bytes: int) -> Iterator[Path]:
-    """Yield an empty directory beside `target`; when the block ends it becomes `target`, in one step.
+def landing(target: Path, num_bytes: int, identity: dict[str, Any] | None = None) -> Iterator[Path]:
+    """Yield a directory beside `target`; when the block ends it becomes `target`, in one step.
 
-    If the block raises, the directory is removed. If the process dies, it stays, and the next `landing` of the same
-    target removes it: the writer holds a file lock in it, which dies with it. Living writers are left alone, so two
-    may work on one target; the second to finish gets `AlreadyThereError`.
+    If the block raises, the directory is removed; if the process dies, or is interrupted (Ctrl-C), it stays. The next
+    `landing` of the same target finds it (the writer holds a file lock in it, which dies with it), yields the one that
+    is of the same identity and has most finished, and removes the others. Living writers are left alone, so two may
+    work on one target; the second to finish gets `AlreadyThereError`.
 
     Args:
         target: must not exist, or be empty.
         num_bytes: about how many will be written; refused at once where the disk has less.
+        identity: of what is made, by which its `Journal` is known; None: nothing is ever taken over.
 
     Raises:
         ExperimentError: the disk is full, or not writable; or the target is not empty.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        partial, lock = _make(target)
+        partial, lock = _take_over(target, identity) or _make(target)
     except OSError as error:
         raise ExperimentError(
             f"partition directory {target} cannot be made: {error}; name another, partition.dir"
         ) from error
+    keep = False
     try:
         free = shutil.disk_usage(partial).free
-        if free < num_bytes:
+        if free < num_bytes - (finished_bytes(partial, identity) if identity else 0):
             raise ExperimentError(_full(target, "the disk has too little room", num_bytes, free))
         yield partial
         _replace(partial, target)
@@ -59,9 +62,13 @@ def landing(target: Path, num_bytes: int) -> Iterator[Path]:
             free = shutil.disk_usage(partial).free
             raise ExperimentError(_full(target, _FULL[error.errno], num_bytes, free)) from error
         raise
+    except KeyboardInterrupt:
+        keep = identity is not None
+        raise
     finally:
         # Gone already if all went well.
-        shutil.rmtree(partial, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(partial, ignore_errors=True)
         os.close(lock)
 
 
@@ -82,7 +89,7 @@ def _replace(partial: Path, target: Path) -> None:
                 "partition.dir"
             ) from error
         raise
-    (target / _LOCK).unlink()
+    remove_work(target)
     # The rename itself has to survive a crash of the machine.
     with suppress(OSError):
         parent = os.open(target.parent, os.O_RDONLY)
@@ -99,13 +106,13 @@ def _make(target: Path) -> tuple[Path, int]:
         attempt += 1
         try:
             partial.mkdir()
-            lock = os.open(partial / _LOCK, os.O_CREAT | os.O_RDWR)
+            lock = os.open(partial / LOCK, os.O_CREAT | os.O_RDWR)
         except (FileExistsError, FileNotFoundError):
             # Another's, or one that a cleaner took for a leftover before it was locked.
             if attempt == 100:
                 raise
             continue
-        if _try_lock(lock) and _is_at(lock, partial / _LOCK):
+        if _try_lock(lock) and _is_at(lock, partial / LOCK):
             return partial, lock
         os.close(lock)
 
@@ -131,9 +138,33 @@ def _is_at(lock: int, path: Path) -> bool:
 def remove_leftovers(target: Path) -> list[Path]:
     """Remove the directories of writers of `target` that died; returns which."""
     removed = []
+    for partial, lock in _leftovers(target):
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(lock)
+        removed.append(partial)
+    return removed
+
+
+def _take_over(target: Path, identity: dict[str, Any] | None) -> tuple[Path, int] | None:
+    """The dead writer's directory that has most of `identity` finished, and its lock; the others are removed."""
+    best, most = None, 0
+    for partial, lock in _leftovers(target):
+        finished = finished_bytes(partial, identity) if identity is not None else 0
+        if finished > most:
+            beaten, best, most = best, (partial, lock), finished
+        else:
+            beaten = (partial, lock)
+        if beaten is not None:
+            shutil.rmtree(beaten[0], ignore_errors=True)
+            os.close(beaten[1])
+    return best
+
+
+def _leftovers(target: Path) -> Iterator[tuple[Path, int]]:
+    """The directories of writers that died, locked."""
     for partial in sorted(target.parent.glob(f"{_escaped(target.name)}.partial-*")):
         try:
-            lock = os.open(partial / _LOCK, os.O_RDWR)
+            lock = os.open(partial / LOCK, os.O_RDWR)
         except FileNotFoundError:
             # Made this moment, or its writer died before the lock: then it is empty.
             with suppress(OSError):
@@ -141,13 +172,15 @@ def remove_leftovers(target: Path) -> list[Path]:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(partial, ignore_errors=True)
-            removed.append(partial)
         except OSError:
-            pass
-        finally:
+            # A living one's, or a file system without locks.
             os.close(lock)
-    return removed
+            continue
+        if _is_at(lock, partial / LOCK):
+            yield partial, lock
+        else:
+            # Landed or removed meanwhile.
+            os.close(lock)
 
 
 def _escaped(name: str) -> str:

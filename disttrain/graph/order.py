@@ -7,19 +7,26 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def _count(keys: np.ndarray, ends: np.ndarray) -> None:
-    for key in keys:
-        ends[key + 1] += 1
-    for key in range(1, len(ends)):
-        ends[key] += ends[key - 1]
+def add_counts(keys: np.ndarray, counts: np.ndarray) -> None:
+    """`counts[k] += 1` for each key k."""
+    for index in range(len(keys)):
+        counts[keys[index]] += 1
 
 
 @njit(cache=True, nogil=True)
-def _place(keys: np.ndarray, next_place: np.ndarray, order: np.ndarray) -> None:
+def place_keys(keys: np.ndarray, next_place: np.ndarray, order: np.ndarray) -> None:
+    """Put the index of each key to `order[next_place[key]]`, and count that place up."""
     for index in range(len(keys)):
         key = keys[index]
         order[next_place[key]] = index
         next_place[key] += 1
+
+
+def starts_of(counts: np.ndarray) -> np.ndarray:
+    """int64 [len(counts) + 1]: where the rows of each key begin when sorted."""
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
 
 
 def group_by_key(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
@@ -31,15 +38,14 @@ def group_by_key(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarra
 
     Cost: two passes, O(len(keys) + num_keys), about 10 ns a key.
     """
-    starts = np.zeros(num_keys + 1, dtype=np.int64)
-    _count(keys, starts)
+    starts = starts_of(count_keys(keys, num_keys))
     order = np.empty(len(keys), dtype=np.int64)
-    _place(keys, starts[:-1].copy(), order)
+    place_keys(keys, starts[:-1].copy(), order)
     return starts, order
 
 
 def count_keys(keys: np.ndarray, num_keys: int) -> np.ndarray:
     """How often each integer below `num_keys` occurs, int64 [num_keys]."""
-    starts = np.zeros(num_keys + 1, dtype=np.int64)
-    _count(keys, starts)
-    return np.diff(starts)
+    counts = np.zeros(num_keys, dtype=np.int64)
+    add_counts(keys, counts)
+    return counts

@@ -18,9 +18,10 @@ import pytest
 from disttrain.config import ExperimentError, Partition
 from disttrain.graph import landing as landing_module
 from disttrain.graph import partitioner
-from disttrain.graph.files import read_manifest, verify
+from disttrain.graph.files import digest_file, read_manifest, write_manifest
 from disttrain.graph.fingerprint import check_matches, fingerprint, partition_directory
 from disttrain.graph.landing import AlreadyThereError, landing, remove_leftovers
+from disttrain.graph.verify import verify
 from tests.graphs import write_parts, zoo
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,16 +41,14 @@ def directory(pristine: Path, tmp_path: Path) -> Path:
 
 def change(path: Path, **values: object) -> None:
     """Rewrite an array with changed entries, and its checksum, so that only the invariants can tell."""
-    from disttrain.graph.files import digest_file
-
     array = np.load(path)
     for place, value in values.items():
         array[int(place[1:])] = value
     np.save(path, array)
     root = next(parent for parent in path.parents if (parent / "manifest.json").exists())
-    manifest = json.loads((root / "manifest.json").read_text())
+    manifest = read_manifest(root)
     manifest["files"][str(path.relative_to(root))] = digest_file(path)
-    (root / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(root, manifest)
 
 
 def test_a_sound_directory(directory: Path):
@@ -99,10 +98,10 @@ def test_broken_invariants(directory: Path, file: str, values: dict[str, int], p
 
 
 def test_bounds_and_attributes_are_checked(directory: Path):
-    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest = read_manifest(directory)
     manifest["node_types"][1]["bounds"][-1] += 1
     manifest["node_types"][0]["attributes"]["y"]["dtype"] = "int32"
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(directory, manifest)
     assert verify(directory) == [
         "node type paper, attribute y: expected int32 [211], the file holds int64 [211]",
         "node type author: its bounds do not divide 0 to 97 into the parts",
@@ -123,7 +122,7 @@ def test_manifests_that_cannot_be_read(directory: Path, tmp_path: Path):
         with pytest.raises(ExperimentError, match="is damaged"):
             verify(directory)
     path.write_text(json.dumps({**json.loads(text), "format": 99}))
-    with pytest.raises(ExperimentError, match="is of format 99, this version reads format 1"):
+    with pytest.raises(ExperimentError, match="is of format 99, this version reads format 2"):
         read_manifest(directory)
 
 
@@ -157,28 +156,31 @@ def test_names_of_directories():
     assert partition_directory("p", "../a b/c", one) == f"p/a-b-c-{one[:12]}"
 
 
-# A process that forks, and whose children die by SIGKILL at every moment of partitioning in turn.
+# A process that forks, and whose children die by SIGKILL at every moment of partitioning in turn; others go on.
 _KILLED = textwrap.dedent(
     """
-    import os, signal, sys, warnings
+    import hashlib, os, random, shutil, signal, sys, warnings
+    from pathlib import Path
     warnings.simplefilter("ignore")
+    import pyarrow
     from disttrain.config import Partition
-    from disttrain.graph import files, landing, partitioner
+    from disttrain.graph import files, journal, landing, partitioner, writer
+    from disttrain.graph.verify import verify
     from tests.graphs import zoo
 
-    target, data, events = sys.argv[1], zoo(), [0]
+    target, data, events, written = Path(sys.argv[1]), zoo(), [0], [0]
+    keys = {"venue": pyarrow.array(["a", "b", None, "d", "e"])}
 
     def die_at(moment):
         events[0] += 1
         if events[0] == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def watched(function, moment, after):
+    def watched(function, moment):
         def call(*arguments, **options):
             die_at(moment)
             result = function(*arguments, **options)
-            if after:
-                die_at(moment)
+            die_at(moment)
             return result
         return call
 
@@ -188,61 +190,97 @@ _KILLED = textwrap.dedent(
             die_at(moment)
             yield block[len(block) // 2 :]
 
+    def torn_line(self, line, moment):
+        sealed = journal._sealed(line)
+        with (self.directory / journal._JOURNAL).open("ab") as file:
+            file.write(sealed[:30])
+            file.flush()
+            die_at(moment)
+            file.write(sealed[30:])
+
     def partition(moment):
-        write = partitioner.write_array
-        partitioner.write_array = lambda path, dtype, shape, blocks: write(path, dtype, shape, torn(blocks, moment))
-        partitioner.write_manifest = watched(files.write_manifest, moment, True)
-        landing._make = watched(landing._make, moment, True)
-        files.os.replace = watched(os.replace, moment, True)
-        partitioner.partition(data, {}, {}, Partition(parts=2), 2, target, "f", lambda line: die_at(moment))
+        write = writer.write_array
+
+        def write_torn(path, dtype, shape, blocks):
+            written[0] += 1
+            return write(path, dtype, shape, torn(blocks, moment))
+
+        writer.write_array = partitioner.write_array = write_torn
+        partitioner.write_manifest = watched(files.write_manifest, moment)
+        landing._make = watched(landing._make, moment)
+        landing._take_over = watched(landing._take_over, moment)
+        landing.remove_work = watched(journal.remove_work, moment)
+        journal.Journal._append = lambda self, line: torn_line(self, line, moment)
+        files.os.replace = watched(os.replace, moment)
+        partitioner.partition(
+            data, keys, {}, Partition(parts=3, method="ldg"), 3, target, "f", lambda line: die_at(moment)
+        )
 
     def run(moment):
         child = os.fork()
         if child == 0:
             partition(moment)
-            os.write(counted, b"%d" % events[0])
+            os.write(counted, b"%d %d" % (events[0], written[0]))
             os._exit(0)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
+    def finish():
+        assert run(0) == 0
+        return tuple(map(int, os.read(answer, 100).split()))
+
+    def contents():
+        return {p.relative_to(target): p.read_bytes() for p in sorted(target.rglob("*")) if p.is_file()}
+
     # Compiled once, not in each child.
-    partitioner.partition(data, {}, {}, Partition(parts=2), 2, target + "-first", "f", lambda line: None)
+    partitioner.partition(data, {}, {}, Partition(parts=3, method="ldg"), 3, f"{target}-first", "f", lambda line: None)
     answer, counted = os.pipe()
-    assert run(0) == 0
-    moments = int(os.read(answer, 100))
-    os.rename(target, target + "-undisturbed")
-    landed = 0
+    moments, files_of_all = finish()
+    undisturbed = contents()
+    shutil.rmtree(target)
+    least, landed = files_of_all, 0
     # The first and the last ones are each of a kind, between them file follows file.
-    for moment in sorted({*range(1, 6), *range(6, moments, 11), *range(moments - 7, moments + 1)}):
+    for moment in sorted({*range(1, 11), *range(11, moments, 23), *range(moments - 9, moments + 1)}):
         assert run(moment) == -signal.SIGKILL
         # Complete, or not there at all.
-        if os.path.exists(target):
-            assert files.verify(target) == []
+        if target.exists():
+            assert verify(target) == []
             landed += 1
-            os.rename(target, f"{target}-killed-after-landing-{moment}")
-    assert run(0) == 0
-    assert files.verify(target) == []
-    print(moments, landed)
+        _, again = finish()
+        # The later it was killed the less is left to be done.
+        assert again <= least, (moment, again, least)
+        least = again
+        assert contents() == undisturbed, moment
+        assert [p.name for p in target.parent.iterdir() if "partial" in p.name] == []
+        shutil.rmtree(target)
+    assert least == 0
+    # Killed again and again, soon after it went on.
+    rng, deaths = random.Random(0), 0
+    while run(rng.randrange(15, 60)) != 0:
+        deaths += 1
+    assert contents() == undisturbed
+    print(moments, files_of_all, landed, deaths)
     """
 )
 
 
-def test_killed_at_any_moment_nothing_torn_is_left(tmp_path: Path):
+def test_killed_at_any_moment_what_was_finished_is_kept_and_nothing_torn(tmp_path: Path):
     result = subprocess.run(
         [sys.executable, "-c", _KILLED, str(tmp_path / "p")],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     assert result.returncode == 0, result.stderr
-    moments, landed = result.stdout.split()
-    # Each line of progress, each file, the manifest, the renaming.
-    assert int(moments) > 60
-    assert int(landed) == 2
-    # Leftovers of all but the last are gone: each run removed those of the one before.
-    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+    moments, files, landed, deaths = map(int, result.stdout.split())
+    # Each line of progress, each file, each line of the journal, the manifest, the renaming.
+    assert moments > 150
+    assert files > 50
+    # The renaming, what is removed after it (before, after), the last line.
+    assert landed == 4
+    assert deaths > 3
 
 
 def test_leftovers_of_the_dead_are_removed_and_the_living_left_alone(tmp_path: Path):
@@ -291,15 +329,28 @@ def test_the_second_of_two_partitionings_takes_the_first_ones(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError])
-def test_a_failure_leaves_nothing(failure: type[BaseException], tmp_path: Path):
+def _fail_at_the_third_edge_type(failure: type[BaseException], target: Path) -> None:
     def fail(line: str) -> None:
         if line.startswith("writing edge type 3"):
             raise failure
 
     with pytest.raises(failure):
-        partitioner.partition(zoo(), {}, {}, Partition(parts=2), 2, tmp_path / "p", "f", fail)
+        partitioner.partition(zoo(), {}, {}, Partition(parts=2), 2, target, "f", fail)
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path):
+    _fail_at_the_third_edge_type(ValueError, tmp_path / "p")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_done_before_ctrl_c_is_kept_and_gone_in_the_end(tmp_path: Path):
+    _fail_at_the_third_edge_type(KeyboardInterrupt, tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+    lines: list[str] = []
+    partitioner.partition(zoo(), {}, {}, Partition(parts=2), 2, tmp_path / "p", "f", lines.append)
+    assert "going on where an earlier run was killed: the cut and 35 files" in lines[0]
+    assert verify(tmp_path / "p") == []
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

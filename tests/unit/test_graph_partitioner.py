@@ -15,11 +15,12 @@ import torch
 from torch_geometric.data import HeteroData
 
 from disttrain.config import EdgeType, ExperimentError, Partition
-from disttrain.graph.files import read_manifest, verify
+from disttrain.graph.files import read_manifest
 from disttrain.graph.partitioner import partition
+from disttrain.graph.verify import verify
 from tests.graphs import ring, zoo
 
-METHODS = ["metis", "random"]
+METHODS = ["metis", "ldg", "fennel", "random"]
 NODE_DTYPES = [
     torch.float16, torch.float32, torch.float64,
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
