@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 from .data import (
+    CsvFormat,
     Data,
     DataSource,
     EdgeTable,
     FileData,
+    ForeignKey,
     GeneratedData,
     GeneratedEdges,
     GeneratedNodes,
@@ -61,6 +63,7 @@ __all__ = [
     "Aggr",
     "Checkpoints",
     "Conv",
+    "CsvFormat",
     "CustomModel",
     "Data",
     "DataSource",
@@ -72,6 +75,7 @@ __all__ = [
     "ExperimentError",
     "Fanout",
     "FileData",
+    "ForeignKey",
     "Fraction",
     "GeneratedData",
     "GeneratedEdges",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from .section import DottedPath, Fraction, Names, Relation, Section, Seed
+from .section import DottedPath, Fraction, Names, Relation, RelationName, Section, Seed, TypeName
 
 
 class SplitByMasks(Section):
@@ -119,7 +119,7 @@ class GeneratedData(Data):
     source: Literal["generated"]
     kind: Literal["communities", "ring"] = "communities"
     seed: Seed = 0
-    nodes: dict[str, GeneratedNodes]
+    nodes: dict[TypeName, GeneratedNodes]
     edges: dict[Relation, GeneratedEdges] = {}
     target: str | None = None
     """The node type that gets labels and a split; the first one if null."""
@@ -142,35 +142,79 @@ class TableFeatures(Section):
     """Each becomes year, month, day, weekday and hour, scaled, and their sines and cosines where they are cyclic."""
 
 
-class NodeTable(Section):
+class CsvFormat(Section):
+    """How a CSV file is written. Parquet files need none of this."""
+
+    delimiter: str | None = None
+    """Up to four characters (`"|"`, `"::"`); null: the likeliest of `,` `;` `|` and tab in the first line."""
+    quote: str = '"'
+    """What encloses values with delimiters or line breaks in them, doubled inside; `""`: nothing does."""
+    names: Names = ()
+    """Names of all columns, for a file whose first line is data."""
+    encoding: str = "utf-8"
+    """`utf-8`, `utf-16` or `latin-1`."""
+    text: Names = ()
+    """Columns that stay text whatever they look like (postal codes: `01234`). Keys do so by themselves."""
+
+
+class Table(Section):
+    """What node and edge tables have in common."""
+
     file: str
-    """CSV or Parquet, relative to `root`; a `.zip` that holds one CSV is read too."""
-    key: str | None = None
-    """The column that identifies a row; null: the row's number (0-based, before `where`)."""
+    """CSV or Parquet, relative to `root`; a `.zip` that holds one CSV is read too. With `*`, `?` or `**` all files that
+    fit, in the order of their names; they must have the same columns."""
+    csv: CsvFormat = CsvFormat()
     where: str | None = None
     """SQL condition; rows that do not satisfy it are left out."""
     columns: dict[str, str] = {}
     """Further columns, each an SQL expression over the table's own (`late: arr_delay > 15`)."""
     features: TableFeatures = TableFeatures()
-    label: str | None = None
-    """Column that becomes `y`: integers, booleans or text are classes. NULL: the row has no label."""
     time: str | None = None
-    """Date-time or numeric column that becomes the node attribute `time` (seconds since 1970 for date-times)."""
-    foreign_keys: dict[str, str] = {}
-    """Column -> node type whose key it holds: an edge type `this,<column>,that`. NULL: no edge."""
+    """Date-time or numeric column that becomes the attribute `time` (seconds since 1970 for date-times)."""
 
 
-class EdgeTable(Section):
-    file: str
-    src: str
-    """Column that holds the source's key."""
-    dst: str
-    """Column that holds the destination's key."""
-    where: str | None = None
-    columns: dict[str, str] = {}
+Reverse = bool | Literal["only"]
+
+
+class ForeignKey(Section):
+    """The long form of a foreign key: of several columns, or with settings of its own."""
+
+    columns: Annotated[Names, Field(min_length=1)]
+    """As many as the type's key has, in the same order. NULL in any of them: no edge."""
+    type: str
+    """The node type whose key they hold."""
+    reverse: Reverse | None = None
+    """Instead of `data.reverse`, for this relation."""
+
+
+class NodeTable(Table):
+    key: Names | None = None
+    """The column or columns that identify a row; null: the row's number (0-based, before `where`)."""
+    label: Names | None = None
+    """Column that becomes `y`. Classification: integers, booleans or text are classes; several columns, or one that
+    holds lists, are several labels per node. Regression: numbers. NULL: the row has no label."""
+    foreign_keys: dict[RelationName, str | ForeignKey] = {}
+    """Column -> node type whose key it holds: an edge type `this,<column>,that`. NULL: no edge. The long form,
+    `<name>: {columns: [a, b], type: that}`, gives `this,<name>,that`."""
+
+    @property
+    def references(self) -> dict[str, ForeignKey]:
+        """Name of the relation -> its foreign key, the short form spelt out."""
+        return {
+            name: key if isinstance(key, ForeignKey) else ForeignKey(columns=(name,), type=key)
+            for name, key in self.foreign_keys.items()
+        }
+
+
+class EdgeTable(Table):
+    src: Annotated[Names, Field(min_length=1)]
+    """Column that holds the source's key; as many columns as it has."""
+    dst: Annotated[Names, Field(min_length=1)]
+    """Column that holds the destination's key; as many columns as it has."""
     features: TableFeatures = TableFeatures()
     """They become `edge_attr`."""
-    time: str | None = None
+    reverse: Reverse | None = None
+    """Instead of `data.reverse`, for this relation."""
 
 
 class TablesData(Data):
@@ -179,15 +223,24 @@ class TablesData(Data):
     source: Literal["tables"]
     root: str
     """A folder, or `package:<name>/<folder>` for files that a pip package carries."""
-    nodes: dict[str, NodeTable]
+    nodes: dict[TypeName, NodeTable]
     edges: dict[Relation, EdgeTable] = {}
     missing: Names = ("",)
     """What stands for a missing value in CSV files (`["", "NA"]`)."""
-    reverse: bool | Literal["only"] = True
+    reverse: Reverse = True
     """Add the reverse of each relation, `dst,rev_<rel>,src`; `only`: in its place (a flight learns of its plane, the
     plane nothing of its other flights)."""
+    duplicates: Literal["refuse", "drop"] = "refuse"
+    """Several rows with one key: refuse (the message counts them and shows some), or keep the first (counted)."""
     dangling: Literal["refuse", "drop"] = "refuse"
     """A key that no row has: refuse (the message counts them and shows some), or leave out those edges (counted)."""
+    missing_labels: Literal["keep", "refuse", "drop"] = "keep"
+    """Rows without a label: keep them as nodes that are in no split, refuse, or leave them out (counted)."""
+    missing_times: Literal["refuse", "drop"] = "refuse"
+    """Rows of a table with a `time` that have none: refuse, or leave them out (counted)."""
+    memory_bytes: Annotated[int, Field(ge=1 << 26)] | None = None
+    """How much memory the tables may take while they are read; more goes through the disk. Null: an eighth of the
+    machine's, between 1 and 4 GiB. The graph is the same whatever it is."""
 
 
 DataSource = Annotated[

@@ -44,6 +44,15 @@ def _relation(text: str) -> str:
     return edge_type_name(parse_edge_type(text))
 
 
+def _part_of_relation(text: str) -> str:
+    if "," in text or text != text.strip() or not text:
+        raise ValueError(
+            'relations are written "src,rel,dst", so the names in them have no commas and no spaces at the ends; '
+            f"got {text!r}"
+        )
+    return text
+
+
 def _dotted(path: str) -> str:
     module, _, name = path.partition(":")
     if not module or not name:
@@ -57,6 +66,12 @@ def _as_list(value: Any) -> Any:
 
 Relation = Annotated[str, AfterValidator(_relation)]
 """A relation as a normalised `"src,rel,dst"` string; `parse_edge_type` gives the tuple."""
+
+TypeName = Annotated[str, AfterValidator(_part_of_relation)]
+"""The name of a node type: it can stand in a relation, `"src,rel,dst"`."""
+
+RelationName = Annotated[str, AfterValidator(_part_of_relation)]
+"""The name in the middle of a relation."""
 
 DottedPath = Annotated[str, AfterValidator(_dotted)]
 """`package.module:name` of something of the user's own."""

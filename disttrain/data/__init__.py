@@ -3,18 +3,84 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
+from pathlib import Path
 
 from ..config import DataSource, ExperimentError, FileData, GeneratedData, PygData, PythonData, TablesData, Task
+from .left_out import left_out_lines
 from .loaded import LoadedGraph, conform, target_node_type
 
-__all__ = ["LoadedGraph", "fingerprint", "load", "target_node_type"]
+__all__ = ["LoadedGraph", "Source", "fingerprint", "left_out_lines", "load", "target_node_type"]
 
 
-def load(data: DataSource, task: Task) -> LoadedGraph:
+class Source:
+    """One experiment's data: what decides it, and the graph itself. What can only be had by loading is loaded once."""
+
+    def __init__(self, data: DataSource, task: Task, scratch: str | Path | None = None) -> None:
+        """`scratch`: where arrays lie that are too large for memory, `$TMPDIR` if None; see `Scratch`."""
+        self._data, self._task, self.scratch = data, task, scratch
+        self._loaded: LoadedGraph | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest of all that decides the loaded graph: the section's settings, and the bytes of its files.
+
+        What has no files (a function of the user's own, PyG's synthetic sets) is loaded, and its tensors are hashed.
+        The task takes part by its node type and label, which decide the masks. PyG data sets that are not there yet are
+        downloaded. Cost: reading the files once.
+
+        Raises:
+            ExperimentError: if a file is missing.
+        """
+        from .digest import add_files, add_settings, add_tensors
+
+        data, digest = self._data, hashlib.blake2b(digest_size=16)
+        add_settings(digest, data, self._task)
+        if isinstance(data, TablesData):
+            from .tables import table_files
+
+            add_files(digest, table_files(data))
+        elif isinstance(data, FileData):
+            add_files(digest, [data.path])
+        elif isinstance(data, PygData):
+            from .pyg import raw_files
+
+            files = raw_files(data)
+            if files:
+                add_files(digest, files)
+            else:
+                add_tensors(digest, self._kept().data)
+        elif isinstance(data, PythonData):
+            add_tensors(digest, self._kept().data)
+        else:
+            assert isinstance(data, GeneratedData)  # its settings say everything
+        return digest.hexdigest()
+
+    def _kept(self) -> LoadedGraph:
+        if self._loaded is None:
+            self._loaded = load(self._data, self._task, self.scratch)
+        return self._loaded
+
+    def load(self) -> LoadedGraph:
+        """The graph, see `load`; it is not kept here any longer."""
+        loaded, self._loaded = self._kept(), None
+        return loaded
+
+
+def fingerprint(data: DataSource, task: Task) -> str:
+    """See `Source.fingerprint`."""
+    return Source(data, task).fingerprint
+
+
+def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> LoadedGraph:
     """Read the graph and divide the task's nodes into train, validation and test.
 
     The node type of the task has boolean `train_mask`, `val_mask` and `test_mask` afterwards: disjoint, labelled nodes
-    only (a label that is NaN or negative is none). Works in one process, and downloads where the source does.
+    only (a label that is NaN or negative is none). Works in one process, and downloads where the source does. Tensors
+    may lie on memory-mapped files.
+
+    Args:
+        scratch: where such files are made, `$TMPDIR` if None. They take no room any more when the tensors are gone.
 
     Raises:
         ExperimentError: where the source, the label or the split cannot be what the experiment says.
@@ -25,9 +91,10 @@ def load(data: DataSource, task: Task) -> LoadedGraph:
     if isinstance(data, TablesData):
         from .tables import read_tables
 
-        loaded = read_tables(data, task)
-        graph = apply_transforms(loaded.data, data.transforms)
-        transformed = conform(graph, "data.transforms")
+        loaded = read_tables(data, task, scratch)
+        if not data.transforms:
+            return loaded
+        transformed = conform(apply_transforms(loaded.data, data.transforms), "data.transforms")
         for node_type, keys in loaded.keys.items():
             if node_type not in transformed.data.node_types or transformed.data[node_type].num_nodes != len(keys):
                 raise ExperimentError(
@@ -55,38 +122,3 @@ def load(data: DataSource, task: Task) -> LoadedGraph:
     loaded = conform(apply_transforms(graph, data.transforms), origin)
     split_nodes(loaded.data, target_node_type(loaded.data, task), task.label, data.split)
     return loaded
-
-
-def fingerprint(data: DataSource, task: Task) -> str:
-    """Hex digest of all that decides the loaded graph: the section's settings, and the bytes of its files.
-
-    What has no files (a function of the user's own, PyG's synthetic sets) is loaded, and its tensors are hashed.
-    The task takes part by its node type and label, which decide the masks. PyG data sets that are not there yet are
-    downloaded. Cost: reading the files once.
-
-    Raises:
-        ExperimentError: if a file is missing.
-    """
-    from .digest import add_files, add_settings, add_tensors
-
-    digest = hashlib.blake2b(digest_size=16)
-    add_settings(digest, data, task)
-    if isinstance(data, TablesData):
-        from .tables import table_files
-
-        add_files(digest, table_files(data))
-    elif isinstance(data, FileData):
-        add_files(digest, [data.path])
-    elif isinstance(data, PygData):
-        from .pyg import raw_files
-
-        files = raw_files(data)
-        if files:
-            add_files(digest, files)
-        else:
-            add_tensors(digest, load(data, task).data)
-    elif isinstance(data, PythonData):
-        add_tensors(digest, load(data, task).data)
-    else:
-        assert isinstance(data, GeneratedData)  # its settings say everything
-    return digest.hexdigest()

@@ -14,16 +14,16 @@ from torch_geometric.data import HeteroData
 from ..config import DataSource, ExperimentError, Task
 
 # a change of how sources are read, that gives another graph from the same files, counts this up
-_READER = 1
+_READER = 2
 
-# where the files lie does not decide what is in them
-_PLACES = {"root", "path", "trust"}
+NOT_DECIDING = ("root", "path", "trust", "memory_bytes")
+"""Settings of a source that do not decide the graph: where its files lie, and how they are read."""
 
 
 def add_settings(digest: hashlib.blake2b, data: DataSource, task: Task) -> None:
-    """Hash the section, but for the places where its files lie."""
-    settings = data.model_dump(mode="json", exclude=_PLACES)
-    text = json.dumps([_READER, settings, task.node_type, task.label], sort_keys=True)
+    """Hash the section, but for what does not decide the graph."""
+    settings = data.model_dump(mode="json", exclude=set(NOT_DECIDING))
+    text = json.dumps([_READER, settings, task.kind, task.node_type, task.label], sort_keys=True)
     digest.update(text.encode())
 
 

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import duckdb
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from ..config import EdgeTable, ExperimentError, NodeTable
 from .nearest import nearest
-from .table_files import readable
+from .scratch import Scratch
+from .table_files import Reading, literal, not_in_encoding, reading_of
 
 ROW = "__row__"
-"""Column of a table's row numbers in its file, from 0."""
+"""Column of a table's row numbers in its file (in all its files, one after the other), from 0."""
+
+BLOCK_ROWS = 1 << 17
+"""How many rows are in memory at a time."""
+
+_GIB = 1 << 30
+_THREAD_BYTES = 1 << 27
 
 
-def connect(scratch: str) -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory that counts time in UTC and fetches nothing from elsewhere.
+def connect(scratch: Scratch, memory_bytes: int | None) -> duckdb.DuckDBPyConnection:
+    """A DuckDB in a file of the folder that counts time in UTC and fetches nothing from elsewhere.
 
-    What does not fit into memory goes into the folder `scratch`.
+    What does not fit into its memory goes into the folder too.
     """
+    limit = memory_bytes or min(max(psutil.virtual_memory().total // 8, _GIB), 4 * _GIB)
+    # each thread needs some memory of its own, below which operators fail instead of using the disk
+    threads = max(1, min(len(os.sched_getaffinity(0)), limit // _THREAD_BYTES))
     database = duckdb.connect(
-        ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        scratch.path(".duckdb"),
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "temp_directory": scratch.path("-spilled"),
+            "memory_limit": f"{limit // (1 << 20)}MiB",
+            "threads": str(threads),
+            "preserve_insertion_order": "true",
+        },
     )
-    database.execute("SET TimeZone = 'UTC'")
-    database.execute(f"SET temp_directory = {_text(os.path.join(scratch, 'spilled'))}")
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
     return database
 
 
@@ -36,77 +55,171 @@ def quoted(name: str) -> str:
 
 
 class Table:
-    """One table of the experiment, with the rows that satisfy its `where` and a dense id for each.
+    """One table of the experiment, with the rows that satisfy its `where`.
+
+    Its `rowid` in DuckDB is a dense id of the rows that are left, in the order of the file.
 
     Attributes:
         place: where it stands in the YAML.
         columns: name -> DuckDB type, computed columns included.
+        left_out: why -> how many rows are not in the graph.
         mistakes: what is wrong with it, one line each; nothing but this may be used while there are any.
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, place: str, table: NodeTable | EdgeTable) -> None:
         self.database, self.place, self.settings = database, place, table
         self.columns: dict[str, str] = {}
+        self.left_out: dict[str, int] = {}
         self.mistakes: list[str] = []
+        self._untyped: set[str] = set()
 
     @property
     def name(self) -> str:
         """Its name in SQL."""
         return quoted(self.place)
 
-    def open(self, path: str, missing: Iterable[str], scratch: str) -> None:
-        """Read the file and compute the further columns. Cost: the file is parsed twice (once for the types)."""
-        function, path = readable(path, scratch)
-        # all rows decide the types; a header is always expected, as guessing it fails where all columns are text
-        guess = f", header = true, sample_size = -1, nullstr = {_texts(missing)}"
-        options = guess if function == "read_csv" else ""
-        file, raw = f"{function}({_text(path)}{options})", quoted(self.place + " raw")
+    def open(
+        self, paths: list[str], missing: tuple[str, ...], scratch: Scratch, keys: Iterable[str], wanted: Iterable[str]
+    ) -> None:
+        """Read the files and compute the further columns.
+
+        Keys of CSV files that do not survive becoming numbers (`007`, more digits than a double holds) stay text.
+
+        Args:
+            keys: columns that are compared with those of other tables.
+            wanted: columns that are used; others are not kept.
+
+        Cost: a CSV is parsed up to three times (for the types; without those of keys; for the values).
+        """
+        try:
+            reading = reading_of(paths, self.settings.csv, missing, scratch)
+            self._read(reading, list(keys), set(wanted))
+        except ExperimentError as error:
+            self.mistakes.append(f"data.{self.place}.file: {error}")
+
+    def _read(self, reading: Reading, keys: list[str], wanted: set[str]) -> None:
+        text = self.settings.csv.text
+        raw = quoted(self.place + " raw")
+        types = self._types_in_file(reading, text)
+        for column in text:
+            if column not in types:
+                self.mistakes.append(
+                    f'data.{self.place}.csv.text: there is no column "{column}"{nearest(column, types)}'
+                )
+        self._untyped = set(types) if reading.is_csv else set()
+        guessed = {key: types[key] for key in keys if reading.is_csv and types.get(key, "VARCHAR") != "VARCHAR"}
+        expressions = [*self.settings.columns.values(), *([self.settings.where] if self.settings.where else [])]
+        kept = [column for column in types if column in wanted or _occurs(column, expressions)]
+        selected = ", ".join(quoted(column) for column in kept) or "1 AS nothing"
         try:
             # insertion order is the order of the file, so rowid is the row's number
-            self.database.execute(f"CREATE TABLE {raw} AS SELECT * FROM {file}")
+            self.database.execute(f"CREATE TABLE {raw} AS SELECT {selected} FROM {reading.sql((*text, *guessed))}")
         except duckdb.Error as error:
-            self.mistakes.append(f"data.{self.place}.file: {os.path.basename(path)} cannot be read: {_brief(error)}")
-            return
-        computed = self._computed(raw)
+            raise ExperimentError(self._why_unreadable(reading, error)) from None
+        typed = {key: kind for key, kind in guessed.items() if self._survives(raw, key, kind)}
+        types.update({key: "VARCHAR" for key in guessed if key not in typed})
+        query = self._computed(raw, types, kept, typed)
         where = self.settings.where
         if where is not None:
             try:
-                self.database.sql(f"SELECT * FROM ({computed}) WHERE ({where}) LIMIT 0")
+                self.database.sql(f"SELECT * FROM ({query}) WHERE ({where}) LIMIT 0")
             except duckdb.Error as error:
-                self.mistakes.append(f"data.{self.place}.where: {where}: {_brief(error)}")
+                self.mistakes.append(f"data.{self.place}.where: {where}: {brief(error)}")
                 where = None
         condition = "" if where is None else f" WHERE ({where})"
-        try:
-            self.database.execute(
-                f"CREATE TABLE {self.name} AS SELECT * FROM ({computed}){condition} ORDER BY {quoted(ROW)}"
-            )
-        except duckdb.Error as error:
-            self.mistakes.append(f"data.{self.place}: computing its columns failed: {_brief(error)}")
+        # what looks at other rows gives its results in any order
+        order = f" ORDER BY {quoted(ROW)}" if re.search(r"(?i)\b(over|select|unnest)\b", " ".join(expressions)) else ""
+        result = ", ".join(quoted(column) for column in (ROW, *sorted(wanted)) if column in (ROW, *self.columns))
+        if not self.mistakes:
+            try:
+                self.database.execute(f"CREATE TABLE {self.name} AS SELECT {result} FROM ({query}){condition}{order}")
+            except duckdb.Error as error:
+                self.mistakes.append(f"data.{self.place}: computing its columns failed: {brief(error)}")
+            else:
+                total, left = (self._count(name) for name in (raw, self.name))
+                self._note("where", total - left)
         self.database.execute(f"DROP TABLE {raw}")
+
+    def _types_in_file(self, reading: Reading, text: tuple[str, ...]) -> dict[str, str]:
+        try:
+            if reading.is_csv:
+                return self._types(reading.sql(text))
+            files = {path: self._types(f"read_parquet({literal(path)})") for path in reading.paths}
+        except duckdb.Error as error:
+            raise ExperimentError(self._why_unreadable(reading, error)) from None
+        first, types = next(iter(files.items()))
+        for path, others in files.items():
+            different = [
+                f'"{name}" is {others.get(name, "not there")}, not {types.get(name, "there")}'
+                for name in dict.fromkeys((*types, *others))
+                if types.get(name) != others.get(name)
+            ]
+            if different:
+                more = f" and {len(different) - 4} more" if len(different) > 4 else ""
+                raise ExperimentError(
+                    f"{os.path.basename(path)} has other columns than {os.path.basename(first)}: "
+                    f"{'; '.join(different[:4])}{more}; all files of a pattern must have the same"
+                )
+        return types
+
+    def _why_unreadable(self, reading: Reading, error: duckdb.Error) -> str:
+        """What is wrong with the first file in which something is."""
+        name = os.path.basename(reading.paths[0])
+        for path in reading.paths if reading.is_csv else ():
+            try:
+                self.database.execute(f"SELECT count(*) FROM {reading.strict_sql(path)}").fetchall()
+            except duckdb.Error as found:
+                line = re.search(r"Line: (\d+)", str(found))
+                columns = re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", str(found))
+                name, error = os.path.basename(path), found
+                if line and columns:
+                    original = re.search(r"Original Line: ?(.*)", str(found))
+                    shown = f" ({original.group(1)[:80]})" if original and original.group(1) else ""
+                    return (
+                        f"{name}, line {line.group(1)}{shown}: {columns.group(2)} values, but there are "
+                        f"{columns.group(1)} columns (between {reading.delimiter!r}); correct the line, or enclose "
+                        "values that hold the delimiter in quotes"
+                    )
+                if "unicode" in str(found).lower() or "not utf-8" in str(found):
+                    return not_in_encoding(path, reading.encoding)
+                break
+        return f"{name} cannot be read: {brief(error)}"
+
+    def _survives(self, raw: str, column: str, kind: str) -> bool:
+        """Whether a column of text is the same when it is read as the type that it looks like."""
+        value = quoted(column)
+        if kind_of(kind) in ("number", "boolean"):
+            changed = f"{value} IS NOT NULL AND CAST(TRY_CAST({value} AS {kind}) AS VARCHAR) IS DISTINCT FROM {value}"
+        else:  # 01/02/2020 is one day or another
+            changed = f"NOT regexp_matches({value}, '^[0-9]{{4}}-')"
+        return not self.database.sql(f"SELECT 1 FROM {raw} WHERE {changed} LIMIT 1").fetchall()
 
     def _types(self, relation: str) -> dict[str, str]:
         described = self.database.sql(f"DESCRIBE SELECT * FROM {relation}").fetchall()
         return {name: kind for name, kind, *_ in described}
 
-    def _types_of_columns(self, query: str) -> dict[str, str]:
-        return {column: kind for column, kind in self._types(f"({query})").items() if column != ROW}
-
-    def _computed(self, raw: str) -> str:
+    def _computed(self, raw: str, types: dict[str, str], kept: list[str], typed: dict[str, str]) -> str:
         """The query that adds the computed columns; an expression may use the ones above it."""
-        zoned = [name for name, kind in self._types(raw).items() if kind == "TIMESTAMP WITH TIME ZONE"]
-        in_utc = ", ".join(f"CAST({quoted(name)} AS TIMESTAMP) AS {quoted(name)}" for name in zoned)
-        query = f"SELECT rowid AS {quoted(ROW)}, *{f' REPLACE ({in_utc})' if zoned else ''} FROM {raw}"
-        self.columns = self._types_of_columns(query)
+        replaced = [f"CAST({quoted(name)} AS TIMESTAMP) AS {quoted(name)}" for name in kept if _is_zoned(types[name])]
+        replaced += [f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in typed.items()]
+        own = [quoted(column) for column in kept]
+        replace = f" REPLACE ({', '.join(replaced)})" if replaced else ""
+        query = (
+            f"SELECT rowid AS {quoted(ROW)}, *{replace} FROM {raw}"
+            if own
+            else f"SELECT rowid AS {quoted(ROW)} FROM {raw}"
+        )
+        self.columns = {name: "TIMESTAMP" if _is_zoned(kind) else kind for name, kind in types.items()}
         for name, expression in self.settings.columns.items():
             if name in self.columns:
                 self.mistakes.append(f"data.{self.place}.columns.{name}: the file has a column of this name already")
                 continue
             extended = f"SELECT *, ({expression}) AS {quoted(name)} FROM ({query})"
             try:
-                self.columns = self._types_of_columns(extended)
+                self.columns[name] = self._types(f"({extended})")[name]
                 query = extended
             except duckdb.Error as error:
-                self.mistakes.append(f"data.{self.place}.columns.{name}: {expression}: {_brief(error)}")
+                self.mistakes.append(f"data.{self.place}.columns.{name}: {expression}: {brief(error)}")
                 self.columns[name] = "UNKNOWN"  # said once, not again by each use
         return query
 
@@ -117,66 +230,145 @@ class Table:
                 f'data.{self.place}.{path}: there is no column "{column}"{nearest(column, self.columns)}'
             )
 
-    def is_text(self, column: str) -> bool:
-        """Whether a column holds text."""
-        return self.columns[column] == "VARCHAR"
+    def check_cast(self, column: str, kind: str, meant: str) -> None:
+        """Note it as a mistake if a value of the column cannot become the DuckDB type `kind`."""
+        value = quoted(column)
+        said = f'data.{self.place}: column "{column}" ({self.columns[column]}) must hold {meant}: '
+        try:
+            self.database.sql(f"SELECT CAST({value} AS {kind}) FROM {self.name} LIMIT 0")
+            if self.columns[column] != "VARCHAR":
+                return
+            wrong = self.database.sql(
+                f"SELECT count(*), min({value}) FROM {self.name} WHERE {value} IS NOT NULL AND "
+                f"TRY_CAST({value} AS {kind}) IS NULL"
+            ).fetchall()[0]
+        except duckdb.Error as error:
+            self.mistakes.append(said + brief(error))
+            return
+        if wrong[0]:
+            self.mistakes.append(f"{said}{wrong[0]} values do not, {wrong[1]!r} for instance")
 
-    def is_moment(self, column: str) -> bool:
-        """Whether a column of times holds date-times (text is read as such), not numbers."""
-        return self.columns[column] in ("VARCHAR", "DATE") or self.columns[column].startswith("TIMESTAMP")
+    def leave_out(self, condition: str, why: str, reorder: bool = False) -> None:
+        """Take the rows that satisfy an SQL condition out, and note how many they are.
+
+        `reorder`: the condition looks at other rows, so that the order has to be made anew.
+        """
+        before, rest = self._count(self.name), quoted(self.place + " rest")
+        order = f" ORDER BY {quoted(ROW)}" if reorder else ""
+        self.database.execute(f"CREATE TABLE {rest} AS SELECT * FROM {self.name} WHERE NOT ({condition}){order}")
+        self.database.execute(f"DROP TABLE {self.name}")
+        self.database.execute(f"ALTER TABLE {rest} RENAME TO {self.name}")
+        self._note(why, before - self._count(self.name))
+
+    def _note(self, why: str, rows: int) -> None:
+        if rows:
+            self.left_out[why] = self.left_out.get(why, 0) + rows
+
+    def _count(self, name: str) -> int:
+        (number,) = self.database.sql(f"SELECT count(*) FROM {name}").fetchall()[0]
+        return number
 
     def count(self) -> int:
         """How many rows there are."""
-        (number,) = self.database.sql(f"SELECT count(*) FROM {self.name}").fetchall()[0]
-        return number
+        return self._count(self.name)
 
-    def arrow(self, expression: str, order: str = ROW) -> pa.ChunkedArray:
-        """One value per row, in the order of the ids."""
-        result = self.database.sql(f"SELECT {expression} AS value FROM {self.name} ORDER BY {quoted(order)}")
-        return result.to_arrow_table().column("value")
+    def how_many(self, condition: str) -> int:
+        """How many rows satisfy an SQL condition."""
+        return self._count(f"{self.name} WHERE {condition}")
 
-    def numbers(self, column: str) -> np.ndarray:
-        """A column as float64 [num_rows]; missing and infinite values are NaN.
+    def is_untyped(self, column: str) -> bool:
+        """Whether a column comes from a CSV as it is, so that its type is only what its values look like."""
+        return column in self._untyped
+
+    def is_moment(self, column: str) -> bool:
+        """Whether a column of times holds date-times (text is read as such), not numbers."""
+        return kind_of(self.columns[column]) in ("text", "moment")
+
+    def seconds(self, column: str) -> str:
+        """SQL: a date-time as seconds since 1970 in UTC, a number as it is; DOUBLE."""
+        return f"epoch({as_type(column, 'TIMESTAMP')})" if self.is_moment(column) else as_type(column, "DOUBLE")
+
+    def blocks(self, expressions: Sequence[str]) -> Iterator[tuple[int, list[pa.Array]]]:
+        """The values of SQL expressions, a block of rows at a time, in the order of the ids, with the first id of each.
 
         Raises:
-            ExperimentError: if a value is not a number.
+            ExperimentError: an expression fails on a row.
         """
-        values = self._cast(column, "DOUBLE", "numbers")
-        return np.where(np.isfinite(values), values, np.nan)
+        selected = "".join(f", {expression} AS c{number}" for number, expression in enumerate(expressions))
+        # a cursor, since a result that is being read ends with the next query of its connection
+        with self.database.cursor() as cursor:
+            try:
+                start, last = 0, -1
+                for batch in batches(cursor, f"SELECT rowid AS id, {quoted(ROW)} AS row{selected} FROM {self.name}"):
+                    ids, rows = (batch.column(place).to_numpy() for place in (0, 1))
+                    assert ids[0] == start and (np.diff(ids) == 1).all(), (self.place, start, ids)
+                    assert rows[0] > last and (np.diff(rows) > 0).all(), (self.place, last, rows)
+                    yield start, batch.columns[2:]
+                    start, last = start + batch.num_rows, rows[-1]
+            except duckdb.Error as error:
+                raise ExperimentError(f"data.{self.place}: {brief(error)}") from None
 
-    def booleans(self, column: str) -> np.ndarray:
-        """A column as float64 [num_rows] of 0, 1 and NaN; text such as `yes`, `f` or `1` is understood."""
-        return self._cast(column, "BOOLEAN", "true or false")
+    def floats(self, expressions: Sequence[str]) -> Iterator[tuple[int, list[np.ndarray]]]:
+        """`blocks` of numbers as float64; missing and infinite values are NaN."""
+        for start, columns in self.blocks([f"CAST({expression} AS DOUBLE)" for expression in expressions]):
+            yield start, [numbers(column) for column in columns]
 
-    def seconds(self, column: str) -> np.ndarray:
-        """A date-time as seconds since 1970 in UTC, a number as it is; float64 [num_rows], missing values NaN."""
-        if self.is_moment(column):
-            return self._cast(column, "TIMESTAMP", "dates", "epoch({})")
-        return self.numbers(column)
-
-    def part_of_moment(self, column: str, function: str) -> np.ndarray:
-        """DuckDB's `year`, `hour`, ... of a date-time; float64 [num_rows], missing values NaN."""
-        return self._cast(column, "TIMESTAMP", "dates", f"{function}({{}})")
-
-    def _cast(self, column: str, kind: str, meant: str, wrap: str = "{}") -> np.ndarray:
-        try:
-            values = self.arrow(f"CAST({wrap.format(f'CAST({quoted(column)} AS {kind})')} AS DOUBLE)")
-        except duckdb.Error as error:
-            raise ExperimentError(
-                f'data.{self.place}: column "{column}" ({self.columns[column]}) must hold {meant}: {_brief(error)}'
-            ) from None
-        return values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    def whole(self, expression: str) -> np.ndarray:
+        """One number per row, float64 [num_rows], in memory."""
+        blocks = [values for _, (values,) in self.floats([expression])]
+        return np.concatenate(blocks) if blocks else np.empty(0)
 
 
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+def batches(cursor: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.RecordBatch]:
+    """The result of a query, a batch of rows at a time, while it is computed."""
+    result = cursor.sql(query)
+    # the name before DuckDB 1.5
+    read = result.to_arrow_reader if hasattr(result, "to_arrow_reader") else result.fetch_record_batch
+    for batch in read(BLOCK_ROWS):
+        if batch.num_rows:
+            yield batch
 
 
-def _texts(values: Iterable[str]) -> str:
-    return "[" + ", ".join(_text(value) for value in values) + "]"
+def numbers(column: pa.Array) -> np.ndarray:
+    """Arrow doubles as float64; missing and infinite values are NaN."""
+    values = column.to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
-def _brief(error: Exception) -> str:
+def as_type(column: str, kind: str) -> str:
+    """SQL: a column as a DuckDB type."""
+    return f"CAST({quoted(column)} AS {kind})"
+
+
+def kind_of(type_name: str) -> str:
+    """What a DuckDB type is compared as: text, number, boolean, moment, or the type itself."""
+    if type_name == "VARCHAR":
+        return "text"
+    if (
+        type_name in ("FLOAT", "DOUBLE")
+        or type_name.startswith("DECIMAL")
+        or re.fullmatch(r"U?\w*INT(EGER)?", type_name)
+    ):
+        return "number"
+    if type_name == "BOOLEAN":
+        return "boolean"
+    return "moment" if type_name == "DATE" or type_name.startswith("TIMESTAMP") else type_name
+
+
+def _is_zoned(type_name: str) -> bool:
+    return type_name == "TIMESTAMP WITH TIME ZONE"
+
+
+def _occurs(column: str, expressions: list[str]) -> bool:
+    """Whether an expression may use the column. (`COLUMNS(...)` and `*` may use any.)"""
+    return any(
+        column.lower() in expression.lower().replace('""', '"')
+        or re.search(r"(?i)\bcolumns\s*\(|(^|[\s,(.])\*\s*(,|\)|$|from|exclude|replace)", expression)
+        for expression in expressions
+    )
+
+
+def brief(error: Exception) -> str:
     """The lines of DuckDB's message that say what is wrong, without its picture of the query."""
     lines = [line.strip() for line in str(error).split("\n\nLINE ")[0].splitlines() if line.strip()]
     return " ".join(lines[:6])

@@ -2,99 +2,139 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
 import duckdb
 import numpy as np
 
-from ..config import EdgeType, NodeTable, edge_type_name
-from .table_columns import ROW, Table, quoted
+from ..config import EdgeType, edge_type_name
+from .scratch import Scratch
+from .table_columns import Table, batches, quoted
+from .table_keys import comparison, has_key, key_columns, key_text
+
+_SHOWN = 5
 
 
-def key_column(table: Table) -> str:
-    """The column that identifies a row of a node table: its key, or the row's number in the file."""
-    assert isinstance(table.settings, NodeTable)
-    return table.settings.key or ROW
+@dataclass(frozen=True)
+class End:
+    """One end of a relation that is looked up by key."""
 
-
-def index_keys(database: duckdb.DuckDBPyConnection, table: Table) -> list[str]:
-    """Make the table of keys and dense ids that joins use. What is wrong with the keys comes back, a line each."""
-    key = quoted(key_column(table))
-    database.execute(
-        f"CREATE TABLE {_keys_of(table)} AS SELECT {key} AS key, row_number() OVER (ORDER BY {quoted(ROW)}) - 1 AS id "
-        f"FROM {table.name}"
-    )
-    mistakes = []
-    (absent,) = database.sql(f"SELECT count(*) FROM {_keys_of(table)} WHERE key IS NULL").fetchall()[0]
-    if absent:
-        mistakes.append(f"data.{table.place}.key: {absent} rows have no {key_column(table)}; leave them out by `where`")
-    twice = database.sql(
-        f"SELECT CAST(key AS VARCHAR), count(*) FROM {_keys_of(table)} WHERE key IS NOT NULL "
-        "GROUP BY key HAVING count(*) > 1 ORDER BY count(*) DESC, 1"
-    ).fetchall()
-    if twice:
-        shown = ", ".join(f"{key} ({times} times)" for key, times in twice[:5])
-        mistakes.append(
-            f"data.{table.place}.key: {len(twice)} values of {key_column(table)} are not unique: {shown}"
-            + (", ..." if len(twice) > 5 else "")
-        )
-    return mistakes
+    columns: tuple[str, ...]
+    path: str
+    """Where the YAML names the columns, below the table."""
+    target: Table
 
 
 class Relation:
     """Edges of one relation as pairs of dense ids, in the order of the rows that name them.
 
     Attributes:
-        rows: int64 [E], the row of `table` that each edge comes from, as a position among its rows.
-        source, destination: int64 [E], dense ids.
+        count: how many edges.
         without_key: how many rows name nothing (NULL).
         dangling: how many rows name a key that no row has.
     """
 
     def __init__(
-        self, database: duckdb.DuckDBPyConnection, edge_type: EdgeType, table: Table, ends: list[tuple[str, Table]]
+        self,
+        database: duckdb.DuckDBPyConnection,
+        edge_type: EdgeType,
+        table: Table,
+        ends: Sequence[End],
+        reverse: bool | Literal["only"],
     ) -> None:
-        """Join. `ends`: the column and the node table of each end that is looked up by key (source first)."""
-        self.edge_type = edge_type
-        numbered = f"(SELECT *, row_number() OVER (ORDER BY {quoted(ROW)}) - 1 AS __id__ FROM {table.name})"
-        joins, named, found, ids = "", [], [], []
-        for position, (column, target) in enumerate(ends):
-            left, right = f"t.{quoted(column)}", f"k{position}.key"
-            if table.is_text(column) != (key_column(target) != ROW and target.is_text(key_column(target))):
-                left, right = f"CAST({left} AS VARCHAR)", f"CAST({right} AS VARCHAR)"
-            joins += f" LEFT JOIN {_keys_of(target)} AS k{position} ON {left} = {right}"
-            named.append(f"t.{quoted(column)} IS NOT NULL")
-            found.append(f"k{position}.id IS NOT NULL")
-            ids.append(f"k{position}.id")
-        rows = (
-            f"SELECT t.__id__ AS row, {' AND '.join(named)} AS named, {' AND '.join(found)} AS found, "
-            f"{', '.join(f'{id} AS end{i}' for i, id in enumerate(ids))} FROM {numbered} AS t{joins}"
+        """`ends`: source first; a foreign key has one, the destination."""
+        self.database, self.edge_type, self.table, self.ends, self.reverse = database, edge_type, table, ends, reverse
+        self.count = self.without_key = self.dangling = 0
+
+    @property
+    def _joined(self) -> str:
+        return quoted(f"{edge_type_name(self.edge_type)} of {self.table.place}")
+
+    def mistakes(self) -> list[str]:
+        """Why the keys cannot be compared, a line each."""
+        found = []
+        for end in self.ends:
+            expected = key_columns(end.target)
+            if len(end.columns) != len(expected):
+                found.append(
+                    f"data.{self.table.place}.{end.path}: {', '.join(end.columns)} should hold the key of "
+                    f"{end.target.place}, which has {len(expected)} column{'s' * (len(expected) > 1)} "
+                    f"({', '.join(expected)}), not {len(end.columns)}"
+                )
+                continue
+            found += comparison(self.table, end.columns, end.target)[1]
+        return found
+
+    def join(self) -> None:
+        """Look the keys up. Cost: a hash join for each end, on the disk where memory does not suffice."""
+        joins, ids = "", []
+        for position, end in enumerate(self.ends):
+            keys = ", ".join(quoted(column) for column in key_columns(end.target))
+            equal, _ = comparison(self.table, end.columns, end.target, f"k{position}")
+            joins += f" LEFT JOIN (SELECT {keys}, rowid AS __id__ FROM {end.target.name}) AS k{position} ON {equal}"
+            ids.append(f"k{position}.__id__ AS end{position}")
+        named = " AND ".join(has_key(self.table, end.columns, "t.") for end in self.ends)
+        self.database.execute(
+            f"CREATE TABLE {self._joined} AS SELECT t.rowid AS row, {named} AS named, {', '.join(ids)} "
+            f"FROM {self.table.name} AS t{joins} ORDER BY t.rowid"
         )
-        (self.without_key, self.dangling) = database.sql(
-            f"SELECT count(*) FILTER (NOT named), count(*) FILTER (named AND NOT found) FROM ({rows})"
+        found = " AND ".join(f"end{position} IS NOT NULL" for position in range(len(self.ends)))
+        self.count, self.without_key, self.dangling = self.database.sql(
+            f"SELECT count(*) FILTER (named AND {found}), count(*) FILTER (NOT named), "
+            f"count(*) FILTER (named AND NOT ({found})) FROM {self._joined}"
         ).fetchall()[0]
-        columns = database.sql(f"SELECT * FROM ({rows}) WHERE named AND found ORDER BY row").to_arrow_table()
-        self.rows = columns.column("row").to_numpy().astype(np.int64)
-        looked_up = [columns.column(f"end{i}").to_numpy().astype(np.int64) for i in range(len(ends))]
-        self.source, self.destination = looked_up if len(ends) == 2 else (self.rows, looked_up[0])
-        self.table, self.ends = table, ends
 
     def explain_dangling(self) -> str:
         """A line for the user: which keys no row has, with the commonest."""
         parts = []
-        for column, target in self.ends:
-            value = f"CAST({quoted(column)} AS VARCHAR)"
-            lost = self.table.database.sql(
-                f"SELECT {value}, count(*) FROM {self.table.name} WHERE {quoted(column)} IS NOT NULL "
-                f"AND {value} NOT IN (SELECT CAST(key AS VARCHAR) FROM {_keys_of(target)} WHERE key IS NOT NULL) "
-                "GROUP BY 1 ORDER BY 2 DESC, 1"
-            ).fetchall()
-            if lost:
-                shown = ", ".join(f"{key} ({times} rows)" for key, times in lost[:5])
+        for position, end in enumerate(self.ends):
+            value = key_text(end.columns, "t.")
+            lost = (
+                f"SELECT {value} AS key, count(*) AS times FROM {self.table.name} AS t "
+                f"JOIN {self._joined} AS j ON t.rowid = j.row WHERE j.named AND j.end{position} IS NULL GROUP BY key"
+            )
+            keys, rows = self.database.sql(f"SELECT count(*), sum(times) FROM ({lost})").fetchall()[0]
+            if keys:
+                first = self.database.sql(f"{lost} ORDER BY times DESC, key LIMIT {_SHOWN}").fetchall()
+                shown = ", ".join(f"{key} ({times} rows)" for key, times in first)
                 parts.append(
-                    f"{sum(times for _, times in lost)} rows of {column} name {len(lost)} keys that no row of "
-                    f"{target.place} has: {shown}" + (", ..." if len(lost) > 5 else "")
+                    f"{rows} rows of {', '.join(end.columns)} name {keys} keys that no row of "
+                    f"{end.target.place} has: {shown}" + (", ..." if keys > _SHOWN else "")
                 )
         return f'data.{self.table.place}: "{edge_type_name(self.edge_type)}": ' + "; ".join(parts)
 
+    def write(self, scratch: Scratch) -> tuple[np.ndarray, np.ndarray | None]:
+        """The edges, in files.
 
-def _keys_of(table: Table) -> str:
-    return quoted(table.place + " keys")
+        Returns:
+            int64 [rows, E], memory-mapped: source, destination, and, with `reverse: true`, the source once more, so
+            that each direction is two rows that follow each other; with `reverse: only`, destination and source.
+            And bool [num rows of the table]: those that are an edge; None if all are.
+        """
+        order = {True: (0, 1, 0), False: (0, 1), "only": (1, 0)}[self.reverse]
+        ends = scratch.array((len(order) * self.count,), np.int64)
+        total = self.table.count()
+        kept = None if self.count == total else scratch.array((total,), np.bool_)
+        row, edge = 0, 0
+        with self.database.cursor() as cursor:
+            ids = ", ".join(f"coalesce(end{position}, -1)" for position in range(len(self.ends)))
+            for batch in batches(cursor, f"SELECT row, named, {ids} FROM {self._joined}"):
+                rows = batch.column(0).to_numpy()
+                # a key that two rows have would give an edge twice
+                assert rows[0] == row and (np.diff(rows) == 1).all(), (self.edge_type, row, rows)
+                looked_up = [batch.column(2 + position).to_numpy() for position in range(len(self.ends))]
+                found = batch.column(1).to_numpy(zero_copy_only=False)
+                for end in looked_up:
+                    found = found & (end >= 0)
+                source, destination = (rows, *looked_up) if len(self.ends) == 1 else looked_up
+                pair = (source[found], destination[found])
+                for place, which in enumerate(order):
+                    ends.write(place * self.count + edge, pair[which])
+                if kept is not None:
+                    kept.write(row, found)
+                row, edge = row + len(rows), edge + len(pair[0])
+        assert (row, edge) == (total, self.count), (row, total, edge, self.count)
+        self.database.execute(f"DROP TABLE {self._joined}")
+        return ends.open().reshape(len(order), self.count), None if kept is None else kept.open()

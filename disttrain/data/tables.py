@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch_geometric.data import HeteroData
 
@@ -21,92 +20,121 @@ from ..config import (
     SplitByTime,
     TablesData,
     Task,
+    edge_type_name,
     parse_edge_type,
 )
 from .loaded import LoadedGraph
 from .nearest import nearest
+from .scratch import Scratch
 from .split import by_names, by_ratio, by_time, moment, set_masks
 from .table_columns import Table, connect, quoted
-from .table_edges import Relation, index_keys, key_column
-from .table_features import Features, codes_of, columns_of, read_features
-from .table_files import table_files, tables_of
+from .table_edges import End, Relation
+from .table_features import Features, check_features, columns_of, set_node_features
+from .table_files import files_of_tables, table_files, tables_of
+from .table_keys import check_keys, write_keys
+from .table_labels import Labels, no_label, read_labels
 
 __all__ = ["read_tables", "table_files"]
 
 
-def read_tables(data: TablesData, task: Task) -> LoadedGraph:
+def read_tables(data: TablesData, task: Task, scratch_parent: str | Path | None = None) -> LoadedGraph:
     """Read all tables, join them, and build features, labels and masks.
 
-    Attributes of the nodes: `x` and `x_cat` (see `read_features`), `time`, `y`, and the three masks on the type of the
+    Attributes of the nodes: `x` and `x_cat` (see `Features`), `time`, `y`, and the three masks on the type of the
     task; of the edges: `edge_attr` likewise (numbers, and codes of categories as numbers), `time`. What standardises
     features: the training rows of the task's type; of other tables, with a split by time, the rows before validation
-    where the table has a `time`; else all rows. Cost: each CSV is parsed twice, tables are held in memory once.
+    where the table has a `time`; else all rows.
+
+    Everything with a row per node or edge lies in files, memory-mapped, which are gone when nothing uses them any more.
+    Memory: that of DuckDB (`data.memory_bytes`), a block of rows, and some 20 bytes a node of the task's type. Disk,
+    for the time of reading: the columns that are used, two to three times, and the arrays.
 
     Raises:
         ExperimentError: one message for all files, columns, expressions and types that do not exist, or that do not fit
-            together; then one for all keys that are not unique or name no row.
+            together; then one for all keys that are not unique, one for all that name no row.
     """
-    paths = table_files(data)
-    with tempfile.TemporaryDirectory(prefix="disttrain-tables-") as scratch, connect(scratch) as database:
+    files = files_of_tables(data)
+    with Scratch(scratch_parent) as scratch, connect(scratch, data.memory_bytes) as database:
         tables = {place: Table(database, place, table) for place, table in tables_of(data).items()}
-        by_name = dict(zip(tables, _path_of_each(data, paths)))
+        target, why_not = _target(data, task)
         for place, table in tables.items():
-            table.open(by_name[place], data.missing, scratch)
-        target = _check(data, task, tables)
+            keys, wanted = _columns_used(data, place, table, target)
+            table.open(files[place], data.missing, scratch, keys, {*keys, *wanted})
+        target = _check(data, tables, target, why_not)
         nodes = {name: tables[f"nodes.{name}"] for name in data.nodes}
-        _raise([mistake for table in nodes.values() for mistake in index_keys(database, table)])
+        _leave_rows_out(data, tables, nodes[target])
+        _raise([mistake for table in nodes.values() for mistake in check_keys(table, data.duplicates)])
+        relations = _join(data, nodes, tables)
 
-        graph, info = HeteroData(), dict[str, Any](classes={}, features={}, categories={})
-        labels, info["classes"][target] = _labels(nodes[target], data.nodes[target])
+        graph, info = HeteroData(), dict[str, Any](classes={}, features={}, categories={}, without_label={})
+        label = data.nodes[target].label
+        assert label is not None
+        labels = read_labels(nodes[target], label, _is_regression(task))
+        info["classes"] = {target: labels.names} if labels.names else {}
         masks = _masks(nodes[target], data, labels)
         for name, table in nodes.items():
             graph[name].num_nodes = table.count()
-            fit = masks[0] & (labels >= 0) if name == target else _fit_rows(table, data)
-            features = read_features(table, data.nodes[name].features, fit)
-            _set_features(graph[name], features)
+            fit = masks[0] & labels.known if name == target else _fit_rows(table, data, scratch)
+            features = Features(table, data.nodes[name].features, fit)
+            set_node_features(graph[name], table, features, scratch)
             _describe(info, name, features)
-            _set_time(graph[name], table)
-        graph[target].y = torch.from_numpy(labels)
-        set_masks(graph[target], masks, labels >= 0, target)
-
-        relations = [_relation(database, data, nodes, tables, *named) for named in _edge_types(data)]
-        if data.dangling == "refuse":
-            lost = [relation.explain_dangling() for relation, _ in relations if relation.dangling]
-            _raise([*lost, "(data.dangling: drop leaves such edges out)"] if lost else [])
-        _add_relations(graph, info, relations, data)
-        keys = {name: _keys(table) for name, table in nodes.items() if data.nodes[name].key is not None}
+            _set_time(graph[name], table, scratch)
+        graph[target].y = torch.from_numpy(labels.y)
+        if absent := int(np.count_nonzero(~labels.known)):
+            info["without_label"][target] = absent
+        set_masks(graph[target], masks, labels.known, target)
+        for relation in relations:
+            _add_relation(graph, info, relation, data, scratch)
+        info["rows_left_out"] = {place: table.left_out for place, table in tables.items() if table.left_out}
+        keys = {name: write_keys(table, scratch) for name, table in nodes.items() if data.nodes[name].key is not None}
     return LoadedGraph(graph, keys, {name: value for name, value in info.items() if value})
-
-
-def _path_of_each(data: TablesData, paths: list[str]) -> list[str]:
-    files = [table.file for table in tables_of(data).values()]
-    path_of = dict(zip(dict.fromkeys(files), paths))
-    return [path_of[file] for file in files]
 
 
 def _raise(mistakes: list[str]) -> None:
     if mistakes:
-        raise ExperimentError("\n".join(mistakes))
+        raise ExperimentError("\n".join(dict.fromkeys(mistakes)))
+
+
+def _is_regression(task: Any) -> bool:
+    return task.kind == "node_regression"
+
+
+def _columns_used(data: TablesData, place: str, table: Table, target: str | None) -> tuple[list[str], list[str]]:
+    """The columns of a table that are keys, and the others that are used."""
+    settings = table.settings
+    keys: list[str] = []
+    wanted = [column for column, _ in columns_of(settings.features)]
+    if settings.time is not None:
+        wanted.append(settings.time)
+    if isinstance(settings, EdgeTable):
+        keys += [*settings.src, *settings.dst]
+    else:
+        keys += settings.key or ()
+        keys += [column for foreign in settings.references.values() for column in foreign.columns]
+        if place == f"nodes.{target}":
+            wanted += settings.label or ()
+            wanted += [data.split.column] if isinstance(data.split, (SplitByColumn, SplitByTime)) else []
+    return keys, wanted
 
 
 # what is checked before anything is built: every name that the YAML uses
-def _check(data: TablesData, task: Task, tables: dict[str, Table]) -> str:
+def _check(data: TablesData, tables: dict[str, Table], target: str | None, why_not: str) -> str:
     mistakes = []
     for place, table in tables.items():
         settings = table.settings
         if isinstance(settings, NodeTable):
-            named: list[tuple[str | None, str]] = [(settings.key, "key"), (settings.label, "label")]
-            for column, node_type in settings.foreign_keys.items():
-                named.append((column, "foreign_keys"))
-                if node_type not in data.nodes:
-                    mistakes.append(_no_type(f"data.{place}.foreign_keys.{column}", node_type, data))
+            named = [(column, "key") for column in settings.key or ()]
+            named += [(column, "label") for column in settings.label or ()]
+            for name, foreign in settings.references.items():
+                named += [(column, "foreign_keys") for column in foreign.columns]
+                if foreign.type not in data.nodes:
+                    mistakes.append(_no_type(f"data.{place}.foreign_keys.{name}", foreign.type, data))
         else:
-            named = [(settings.src, "src"), (settings.dst, "dst")]
+            named = [(column, "src") for column in settings.src] + [(column, "dst") for column in settings.dst]
             source, _, destination = parse_edge_type(place.removeprefix('edges["').removesuffix('"]'))
             mistakes += [_no_type(f"data.{place}", end, data) for end in (source, destination) if end not in data.nodes]
         for column, path in [*named, (settings.time, "time"), *columns_of(settings.features)]:
             table.check(column, path)
-    target, why_not = _target(data, task)
     if target is None:
         mistakes.append(why_not)
     elif isinstance(data.split, (SplitByColumn, SplitByTime)):
@@ -122,7 +150,18 @@ def _check(data: TablesData, task: Task, tables: dict[str, Table]) -> str:
         )
     _raise([*(mistake for table in tables.values() for mistake in table.mistakes), *mistakes])
     assert target is not None
+    for table in tables.values():
+        check_features(table, table.settings.features)
+        if table.settings.time is not None:
+            _check_time(table, table.settings.time)
+    if isinstance(data.split, SplitByTime):
+        _check_time(tables[f"nodes.{target}"], data.split.column)
+    _raise([mistake for table in tables.values() for mistake in table.mistakes])
     return target
+
+
+def _check_time(table: Table, column: str) -> None:
+    table.check_cast(column, *(("TIMESTAMP", "dates") if table.is_moment(column) else ("DOUBLE", "numbers")))
 
 
 def _no_type(where: str, node_type: str, data: TablesData) -> str:
@@ -130,7 +169,7 @@ def _no_type(where: str, node_type: str, data: TablesData) -> str:
 
 
 def _target(data: TablesData, task: Task) -> tuple[str | None, str]:
-    labelled = [name for name, table in data.nodes.items() if table.label is not None]
+    labelled = [name for name, table in data.nodes.items() if table.label]
     if task.label != "y":
         return None, f'task.label: tables call it "y", not "{task.label}"; data.nodes.<type>.label names the column'
     if task.node_type is None:
@@ -141,56 +180,98 @@ def _target(data: TablesData, task: Task) -> tuple[str | None, str]:
     if task.node_type not in data.nodes:
         return None, _no_type("task.node_type", task.node_type, data)
     if task.node_type not in labelled:
-        return None, f"data.nodes.{task.node_type}.label: the task needs it; which column holds the classes?"
+        return None, f"data.nodes.{task.node_type}.label: the task needs it; which column holds what is to be learnt?"
     return task.node_type, ""
 
 
-# labels and masks, in the order of the ids
-def _labels(table: Table, settings: NodeTable) -> tuple[np.ndarray, list[str]]:
-    """`y` int64 [num_rows], -1 where there is none, and the name of each class."""
-    assert settings.label is not None
-    column = quoted(settings.label)
-    kind = table.columns[settings.label]
-    if kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION")):
-        raise ExperimentError(
-            f'data.{table.place}.label: "{settings.label}" holds {kind}; a label is a class: integers, booleans or text'
+def _leave_rows_out(data: TablesData, tables: dict[str, Table], target: Table) -> None:
+    """Rows without a label or a time, as the experiment says."""
+    assert isinstance(target.settings, NodeTable) and target.settings.label
+    absent = no_label(target, target.settings.label)
+    mistakes = []
+    if data.missing_labels == "drop":
+        target.leave_out(absent, "missing_labels")
+    elif data.missing_labels == "refuse" and (count := target.how_many(absent)):
+        mistakes.append(
+            f"data.{target.place}.label: {count} rows have no {', '.join(target.settings.label)} (data.missing_labels: "
+            "keep makes them nodes in no split, drop leaves them out)"
         )
-    if kind in ("FLOAT", "DOUBLE") or kind.startswith("DECIMAL"):
-        values = table.numbers(settings.label)
-        known = values[~np.isnan(values)]
-        if (known != np.round(known)).any():
-            raise ExperimentError(
-                f'data.{table.place}.label: "{settings.label}" holds numbers with fractions; a label is a class: '
-                "integers, booleans or text (compute one in `columns`, for instance by a threshold)"
+    for table in tables.values():
+        if (column := table.settings.time) is None:
+            continue
+        timeless = f"coalesce(NOT isfinite(CAST({table.seconds(column)} AS DOUBLE)), true)"
+        if data.missing_times == "drop":
+            table.leave_out(timeless, "missing_times")
+        elif count := table.how_many(timeless):
+            mistakes.append(
+                f'data.{table.place}.time: {count} rows have no "{column}" (data.missing_times: drop leaves them out); '
+                "or fill them in by a column computed with coalesce(...)"
             )
-        column = f"CAST({column} AS BIGINT)"
-    values = table.arrow(column)
-    y, classes = codes_of(values, np.ones(len(values), dtype=bool))
-    if len(classes) < 2:
-        raise ExperimentError(
-            f'data.{table.place}.label: "{settings.label}" must have at least two classes, it has {classes}'
-        )
-    return y, [str(name).lower() if isinstance(name, bool) else str(name) for name in classes]
+    _raise(mistakes)
 
 
-def _masks(table: Table, data: TablesData, labels: np.ndarray) -> tuple[np.ndarray, ...]:
+def _join(data: TablesData, nodes: dict[str, Table], tables: dict[str, Table]) -> list[Relation]:
+    """Every relation, its keys looked up."""
+    relations = [_relation(data, nodes, tables, *named) for named in _edge_types(data)]
+    _raise([mistake for relation in relations for mistake in relation.mistakes()])
+    for relation in relations:
+        relation.join()
+    if data.dangling == "refuse":
+        lost = [relation.explain_dangling() for relation in relations if relation.dangling]
+        _raise([*lost, "(data.dangling: drop leaves such edges out)"] if lost else [])
+    return relations
+
+
+def _edge_types(data: TablesData) -> list[tuple[EdgeType, str]]:
+    """Each relation and the place of the table that names its edges."""
+    foreign = [
+        ((name, relation, key.type), f"nodes.{name}")
+        for name, table in data.nodes.items()
+        for relation, key in table.references.items()
+    ]
+    return foreign + [(parse_edge_type(name), f'edges["{name}"]') for name in data.edges]
+
+
+def _relation(
+    data: TablesData, nodes: dict[str, Table], tables: dict[str, Table], edge_type: EdgeType, place: str
+) -> Relation:
+    table, (source, name, destination) = tables[place], edge_type
+    if isinstance(table.settings, EdgeTable):
+        reverse = table.settings.reverse
+        ends = [End(table.settings.src, "src", nodes[source]), End(table.settings.dst, "dst", nodes[destination])]
+    else:
+        reverse = table.settings.references[name].reverse
+        ends = [End(table.settings.references[name].columns, f"foreign_keys.{name}", nodes[destination])]
+    backward = (destination, f"rev_{name}", source)
+    reverse = data.reverse if reverse is None else reverse
+    if backward in [other for other, _ in _edge_types(data)]:
+        reverse = False  # the user's own
+    return Relation(table.database, edge_type, table, ends, reverse)
+
+
+# labels and masks, in the order of the ids
+def _masks(table: Table, data: TablesData, labels: Labels) -> tuple[np.ndarray, ...]:
     split = data.split
     if isinstance(split, SplitByRatio):
-        return by_ratio(labels >= 0, split)
+        return by_ratio(labels.known, split)
     if isinstance(split, SplitByColumn):
-        text = table.arrow(f"coalesce(CAST({quoted(split.column)} AS VARCHAR), '')")
-        return by_names(text.to_numpy(zero_copy_only=False).astype(str), split)
+        text = f"coalesce(CAST({quoted(split.column)} AS VARCHAR), '')"
+        values = [block.to_numpy(zero_copy_only=False).astype(str) for _, (block,) in table.blocks([text])]
+        return by_names(np.concatenate(values) if values else np.empty(0, dtype=str), split)
     assert isinstance(split, SplitByTime)
-    return by_time(table.seconds(split.column), split)
+    return by_time(table.whole(table.seconds(split.column)), split)
 
 
-def _fit_rows(table: Table, data: TablesData) -> np.ndarray:
+def _fit_rows(table: Table, data: TablesData, scratch: Scratch) -> np.ndarray | None:
+    """The rows that standardise features, bool [num_rows]; None: all."""
     time = table.settings.time
-    if time is not None and isinstance(data.split, SplitByTime) and _same_clock(table, time, data.split):
-        fit = table.seconds(time) < moment(data.split.val, "data.split.val")
-        if fit.any():
-            return fit
-    return np.ones(table.count(), dtype=bool)
+    if time is None or not isinstance(data.split, SplitByTime) or not _same_clock(table, time, data.split):
+        return None
+    before = moment(data.split.val, "data.split.val")
+    if not table.how_many(f"{table.seconds(time)} < {before!r}"):
+        return None
+    blocks = (values < before for _, (values,) in table.floats([table.seconds(time)]))
+    return scratch.filled((table.count(),), np.bool_, blocks)
 
 
 def _same_clock(table: Table, column: str, split: SplitByTime) -> bool:
@@ -203,13 +284,6 @@ def _same_clock(table: Table, column: str, split: SplitByTime) -> bool:
 
 
 # what is put into the graph
-def _set_features(store: Any, features: Features) -> None:
-    if features.x.shape[1]:
-        store.x = torch.from_numpy(features.x)
-    if features.codes.shape[1]:
-        store.x_cat = torch.from_numpy(features.codes)
-
-
 def _describe(info: dict[str, Any], name: str, features: Features) -> None:
     if features.names:
         info["features"][name] = features.names
@@ -217,67 +291,44 @@ def _describe(info: dict[str, Any], name: str, features: Features) -> None:
         info["categories"][name] = {column: len(values) + 1 for column, values in features.categories.items()}
 
 
-def _set_time(store: Any, table: Table, rows: np.ndarray | None = None) -> None:
+def _set_time(store: Any, table: Table, scratch: Scratch, kept: np.ndarray | None = None, count: int = 0) -> None:
+    """`time`, int64 where all are whole or date-times, of the rows that are `kept` (`count` of them; None: all)."""
     column = table.settings.time
     if column is None:
         return
-    values = table.seconds(column)
-    if absent := int(np.isnan(values).sum()):
-        raise ExperimentError(
-            f'data.{table.place}.time: {absent} rows have no "{column}"; leave them out by `where`, or fill them in '
-            "by a column computed with coalesce(...)"
-        )
-    values = values if rows is None else values[rows]
-    whole = bool((values == np.floor(values)).all()) or table.columns[column].startswith(("TIMESTAMP", "DATE"))
-    store.time = torch.from_numpy(np.floor(values).astype(np.int64) if whole else values)
+    seconds = table.seconds(column)
+    fractions = f"CAST({seconds} AS DOUBLE) <> floor(CAST({seconds} AS DOUBLE))"
+    whole = table.columns[column].startswith(("TIMESTAMP", "DATE")) or not table.how_many(fractions)
+
+    def blocks() -> Any:
+        for start, (values,) in table.floats([seconds]):
+            values = values if kept is None else values[kept[start : start + len(values)]]
+            yield np.floor(values).astype(np.int64) if whole else values
+
+    rows = table.count() if kept is None else count
+    store.time = torch.from_numpy(scratch.filled((rows,), np.int64 if whole else np.float64, blocks()))
 
 
-def _edge_types(data: TablesData) -> list[tuple[EdgeType, str]]:
-    """Each relation and the place of the table that names its edges."""
-    foreign = [
-        ((name, column, node_type), f"nodes.{name}")
-        for name, table in data.nodes.items()
-        for column, node_type in table.foreign_keys.items()
-    ]
-    return foreign + [(parse_edge_type(name), f'edges["{name}"]') for name in data.edges]
-
-
-def _relation(
-    database: Any, data: TablesData, nodes: dict[str, Table], tables: dict[str, Table], edge_type: EdgeType, place: str
-) -> tuple[Relation, Table]:
-    table = tables[place]
-    if isinstance(table.settings, EdgeTable):
-        ends = [(table.settings.src, nodes[edge_type[0]]), (table.settings.dst, nodes[edge_type[2]])]
-    else:
-        ends = [(edge_type[1], nodes[edge_type[2]])]
-    return Relation(database, edge_type, table, ends), table
-
-
-def _add_relations(
-    graph: HeteroData, info: dict[str, Any], relations: list[tuple[Relation, Table]], data: TablesData
+def _add_relation(
+    graph: HeteroData, info: dict[str, Any], relation: Relation, data: TablesData, scratch: Scratch
 ) -> None:
-    for relation, table in relations:
-        store = graph[relation.edge_type]
-        store.edge_index = torch.from_numpy(np.stack([relation.source, relation.destination]))
-        if isinstance(table.settings, EdgeTable):
-            fit = _fit_rows(table, data)
-            features = read_features(table, table.settings.features, fit)
-            both = np.concatenate([features.x, features.codes.astype(np.float32)], axis=1)
-            if both.shape[1]:
-                store.edge_attr = torch.from_numpy(both[relation.rows])
-                info["features"][",".join(relation.edge_type)] = [*features.names, *features.categories]
-            _set_time(store, table, relation.rows)
-        if relation.dangling:
-            info.setdefault("dangling", {})[",".join(relation.edge_type)] = relation.dangling
-        source, name, destination = relation.edge_type
-        backward = (destination, f"rev_{name}", source)
-        if data.reverse and backward not in graph.edge_types and ",".join(backward) not in data.edges:
-            for attribute, value in store.items():
-                graph[backward][attribute] = value.flip(0).contiguous() if attribute == "edge_index" else value
-            if data.reverse == "only":
-                del graph[relation.edge_type]
-
-
-def _keys(table: Table) -> pa.Array:
-    keys = table.arrow(quoted(key_column(table))).combine_chunks()
-    return keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    table, (source, name, destination) = relation.table, relation.edge_type
+    ends, kept = relation.write(scratch)
+    attributes = HeteroData()["edges"]
+    if isinstance(table.settings, EdgeTable):
+        features = Features(table, table.settings.features, _fit_rows(table, data, scratch))
+        width = len(features.names) + len(features.categories)
+        if width:
+            blocks = (np.concatenate([x, codes], axis=1, dtype=np.float32) for x, codes in features.blocks(kept))
+            attributes.edge_attr = torch.from_numpy(scratch.filled((relation.count, width), np.float32, blocks))
+            info["features"][edge_type_name(relation.edge_type)] = [*features.names, *features.categories]
+        _set_time(attributes, table, scratch, kept, relation.count)
+    for why, rows in (("dangling", relation.dangling), ("without_key", relation.without_key)):
+        if rows:
+            info.setdefault(why, {})[edge_type_name(relation.edge_type)] = rows
+    backward = (destination, f"rev_{name}", source)
+    directions = {True: (relation.edge_type, backward), False: (relation.edge_type,), "only": (backward,)}
+    for row, edge_type in enumerate(directions[relation.reverse]):
+        graph[edge_type].edge_index = torch.from_numpy(ends[row : row + 2])
+        for attribute, value in attributes.items():
+            graph[edge_type][attribute] = value

@@ -26,6 +26,7 @@ from ..config import (
 from ..config.check import nearest
 from ..config.file import differences, plain
 from ..config.yaml import path_text
+from ..data.digest import NOT_DECIDING
 from ..graph import fingerprint
 from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph
@@ -262,13 +263,17 @@ def _parts(experiment: Experiment, num_machines: int) -> int:
 
 def _ensure_partitions(experiment: Experiment, num_machines: int) -> tuple[str, str]:
     """Partition where that has not been done; returns the directory and the fingerprint of the data."""
-    data_fingerprint = data.fingerprint(experiment.data, experiment.task)
+    source = data.Source(experiment.data, experiment.task)
+    data_fingerprint = source.fingerprint
     directory = partition_directory(experiment, data_fingerprint, num_machines)
     if (directory / MANIFEST).exists():
         _checked_manifest(experiment, directory, data_fingerprint)
         return str(directory), data_fingerprint
     _say(f"loading the data (source: {experiment.data.source})")
-    loaded = data.load(experiment.data, experiment.task)
+    source.scratch = directory.parent  # where there is room for the graph
+    loaded = source.load()
+    for line in data.left_out_lines(loaded.info):
+        _say(line)
     _refuse(graph_conflicts(experiment, loaded.data.edge_types))  # before the work rather than after it
     partition(
         loaded.data,
@@ -291,8 +296,8 @@ def _made_from(experiment: Experiment) -> dict[str, Any]:
     """The settings that decide the graph; where its files lie does not."""
     settings = plain(experiment.data)
     return {
-        "data": {key: value for key, value in settings.items() if key not in ("root", "path", "trust")},
-        "task": {"node_type": experiment.task.node_type, "label": experiment.task.label},
+        "data": {key: value for key, value in settings.items() if key not in NOT_DECIDING},
+        "task": {key: getattr(experiment.task, key) for key in ("kind", "node_type", "label")},
     }
 
 

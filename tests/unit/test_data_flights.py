@@ -108,12 +108,13 @@ def test_no_forbidden_column_is_named(experiment: Experiment):
     assert isinstance(experiment.data, TablesData)
     table = experiment.data.nodes["flight"]
     named = {*table.foreign_keys, *(name for kind in table.features.model_dump().values() for name in kind)}
-    expressions = {name: text for name, text in table.columns.items() if name != table.label}
+    expressions = {name: text for name, text in table.columns.items() if name not in (table.label or ())}
     words = {word for text in expressions.values() for word in re.findall(r"[a-z_]+", text)}
     assert not (named | words) & (FORBIDDEN | {LABEL})
     assert named <= KNOWN | set(expressions)
     assert table.where is None
-    assert re.findall(r"[a-z_]+", table.columns[str(table.label)]) == [LABEL]
+    assert table.label is not None
+    assert re.findall(r"[a-z_]+", table.columns[table.label[0]]) == [LABEL]
 
 
 def test_forbidden_columns_cannot_influence_the_features(

@@ -344,7 +344,10 @@ def test_dangling_keys_are_refused_or_dropped(folder: Path):
         ({"label": "one", "columns": {"one": "1"}}, "at least two classes"),
         ({"time": "age"}, '1 rows have no "age"'),
         ({"features": {"datetime": ["country"]}}, '"country" (VARCHAR) must hold dates'),
-        ({"label": "several", "columns": {"several": "[age, 1]"}}, '"several" holds BIGINT[]; a label is a class'),
+        (
+            {"label": "several", "columns": {"several": "[age, 1]"}},
+            'are zeros and ones each; "several[0]" holds 20 in row 0',
+        ),
         ({"label": "several", "columns": {"several": "{'a': age}"}}, "a label is a class"),
     ],
 )
