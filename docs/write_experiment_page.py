@@ -29,7 +29,7 @@ def sections_in(annotation: object) -> list[type[Section]]:
     """The sections that a field's type mentions, in order."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
-    return [section for part in typing.get_args(annotation) for section in sections_in(part)]
+    return list(dict.fromkeys(section for part in typing.get_args(annotation) for section in sections_in(part)))
 
 
 def type_text(annotation: object) -> str:

@@ -81,3 +81,23 @@ def write_parts(data: HeteroData, directory: Path, parts: int, method: str = "ra
 
 def open_parts(directory: Path | str, machine: int = 0, num_machines: int = 1) -> Graph:
     return Graph.open(directory, machine, num_machines)
+
+
+def dated_zoo(seed: int = 0, seeds_time: bool = True) -> HeteroData:
+    """The zoo with weights `w` on two relations (a third of them 0; one with a destination whose all are), and times
+    `at`: of papers (whole numbers, with ties), of venues (floating, one missing) and of citations."""
+    rng = np.random.default_rng(seed + 1)
+    data = zoo(seed)
+    for relation in (("paper", "cites", "paper"), ("paper", "rev_writes", "author")):
+        num_edges = data[relation].edge_index.size(1)
+        weights = rng.gamma(0.5, size=num_edges) * (rng.random(num_edges) > 0.3)
+        data[relation].w = torch.from_numpy(weights)
+    of_the_first = data["paper", "rev_writes", "author"].edge_index[1] == 0
+    data["paper", "rev_writes", "author"].w[of_the_first] = 0.0
+    data["paper"].at = torch.from_numpy(rng.integers(-20, 20, 211))
+    data["venue"].at = torch.tensor([-30.0, -0.5, float("nan"), 3.25, 19.0], dtype=torch.float64)
+    data["paper", "cites", "paper"].at = torch.from_numpy(rng.integers(-20, 20, 1500))
+    if not seeds_time:
+        data["paper"].born = data["paper"].at
+        del data["paper"].at
+    return data

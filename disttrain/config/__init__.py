@@ -43,7 +43,7 @@ from .model import (
     RgcnModel,
 )
 from .partition import Partition
-from .sampling import Fanout, Sampling, fanout_conflicts
+from .sampling import Fanout, Sampling, Share, fanout_conflicts
 from .section import (
     DottedPath,
     EdgeType,
@@ -102,6 +102,7 @@ __all__ = [
     "Scheduler",
     "Section",
     "Seed",
+    "Share",
     "Split",
     "SplitByColumn",
     "SplitByMasks",

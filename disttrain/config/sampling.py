@@ -5,24 +5,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from .section import Relation, Section
 
-Fanout = Annotated[int, Field(ge=-1, le=1_000_000)]
+_MOST = 1_000_000
+
+
+class Share(Section):
+    """Neighbours by the node's number of them: `ratio` of its degree, rounded up, but `min` to `max` of them (and,
+    without replacement, never more than there are)."""
+
+    ratio: Annotated[float, Field(gt=0, le=1)]
+    """Of the degree: in the relation, of edges that may be drawn (of a weight above 0, not later than the seed)."""
+    min: Annotated[int, Field(ge=0, le=_MOST)] = 1
+    max: Annotated[int, Field(ge=1, le=_MOST)] | None = None
+    """Null: no bound."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Share:
+        if self.max is not None and self.max < self.min:
+            raise ValueError(f"max is {self.max}, below min, which is {self.min}")
+        return self
+
+
+Fanout = Annotated[int, Field(ge=-1, le=_MOST)] | Share
+Fanouts = tuple[Fanout, ...] | dict[Relation | Literal["default"], tuple[Fanout, ...]]
 
 
 class Sampling(Section):
-    fanout: tuple[Fanout, ...] | dict[Relation | Literal["default"], tuple[Fanout, ...]] = (10, 5)
-    """Neighbours per hop: -1 all, 0 none. One list for all relations, or a list per relation and `default`."""
+    fanout: Fanouts = (10, 5)
+    """Neighbours per hop: -1 all, 0 none, `{ratio: 0.5, min: 1, max: 20}` by degree. One list for all relations, or a
+    list per relation and `default`."""
     batch_size: PositiveInt = 512
     """Seeds per rank and step."""
     eval_batch_size: PositiveInt | None = None
     """Null: `batch_size`."""
-    eval_fanout: tuple[Fanout, ...] | dict[Relation | Literal["default"], tuple[Fanout, ...]] | None = None
+    eval_fanout: Fanouts | None = None
     """Fanout when evaluating; null: `fanout`."""
     replace: bool = False
     """Draw with replacement."""
+    weight_attr: str | None = None
+    """Edge attribute by which neighbours are drawn: the chance of each is proportional to it, an edge of weight 0 is
+    never drawn. Relations without it are drawn from evenly."""
+    disjoint: bool = False
+    """Grow a tree of its own from each seed: nodes of different seeds are never merged, and a seed's tree does not
+    depend on the batch it is in. Batches carry `batch`, the seed that each node belongs to."""
+    time_attr: str | None = None
+    """Attribute of nodes, edges or both that holds times (whole or floating numbers). No neighbour whose time, or whose
+    edge's time, is later than that of the seed is drawn, nor one whose time is missing. Types without it are not
+    restricted. Implies `disjoint`."""
+    seed_time: str | None = None
+    """Attribute of the seeds' node type that holds their times; null: `time_attr`."""
+    temporal_strategy: Literal["uniform", "last"] = "uniform"
+    """Which of the neighbours that are not too late: evenly (or by weight) drawn ones, or the latest."""
     workers: Annotated[int, Field(ge=0)] = 1
     """Loader threads per rank; 0: sample in the training thread."""
     prefetch: PositiveInt = 4
@@ -30,7 +66,46 @@ class Sampling(Section):
     locality: bool = True
     """A rank's seeds come from its own machine's nodes first. false: a rank's seeds do not depend on the cut."""
     shuffle: bool = True
-    backend: Literal["auto", "numba"] = "auto"
+    backend: Literal["auto", "numba", "pyg-lib"] = "auto"
+    """What draws the neighbours. auto: numba. pyg-lib: that library's `dist_neighbor_sample`, where it is installed;
+    its draws depend on the order of the calls, so runs do not repeat themselves."""
+
+    @property
+    def temporal(self) -> bool:
+        return self.time_attr is not None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Sampling:
+        wrong = []
+        if self.seed_time is not None and self.time_attr is None:
+            wrong.append("seed_time is given, but no time_attr to hold against it; set time_attr")
+        if self.backend == "pyg-lib":
+            if self.time_attr is not None and self.weight_attr is not None:
+                wrong.append(
+                    "backend pyg-lib cannot draw by weight and time at once; choose backend numba, or one of both"
+                )
+            if any(isinstance(entry, Share) for entry in _entries(self.fanout, self.eval_fanout)):
+                wrong.append("backend pyg-lib has no fanout by ratio; choose backend numba, or give numbers")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+
+def _entries(*fanouts: Any) -> list[Any]:
+    lists = [hops for f in fanouts for hops in (f.values() if isinstance(f, dict) else [f]) if hops is not None]
+    return [entry for hops in lists for entry in hops]
+
+
+def shown_fanout(hops: Any) -> str:
+    """A list of fanouts as YAML has it."""
+    return f"[{', '.join(_shown_entry(entry) for entry in hops)}]"
+
+
+def _shown_entry(entry: Any) -> str:
+    values = entry.model_dump(exclude_defaults=True) if isinstance(entry, Share) else entry
+    if isinstance(values, dict):
+        return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
+    return str(values)
 
 
 def fanout_conflicts(layers: int, fanouts: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
@@ -49,6 +124,7 @@ def fanout_conflicts(layers: int, fanouts: Mapping[str, Any]) -> dict[tuple[str,
         ).items():
             if hops is not None and len(hops) != layers:
                 conflicts[path] = (
-                    f"has {len(hops)} hops ({list(hops)}), but model.layers is {layers}; give one fanout per layer"
+                    f"has {len(hops)} hops ({shown_fanout(hops)}), but model.layers is {layers}; "
+                    "give one fanout per layer"
                 )
     return conflicts

@@ -5,10 +5,11 @@ All ranks of a machine map the same files, so the page cache holds each of them 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from .schema import Attribute, Edges, Nodes, Schema
 
 Topology = Literal["partitioned", "replicated"]
 """Whether a machine reads the edges that lead to its own nodes, or all."""
+
+T = TypeVar("T")
 
 
 class Csc(NamedTuple):
@@ -107,6 +110,16 @@ class Graph:
         if file not in self._arrays:
             self._arrays[file] = np.load(self.directory / file, mmap_mode="r", allow_pickle=False)
         return self._arrays[file]
+
+    @cached_property
+    def _derived(self) -> dict[Any, Any]:
+        return {}
+
+    def derived(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` returns, made once for this graph: tables that all samplers of a process share."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
 
     def num_nodes(self, node_type: str) -> int:
         return self.schema.nodes[node_type].count

@@ -17,6 +17,7 @@ from ..config.file import plain
 from ..graph.graph import Graph
 from ..graph.schema import Wants
 from ..sampling import NodeLoader, Seeds
+from ..sampling.kind import seed_time_attribute
 from ..train.job import build, prepare_graph
 from ..train.phases import PhaseClock
 from ..train.precision import Precision, keep_fp32
@@ -67,7 +68,7 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         load_weights(model, chosen, world)
         keys = world.together(lambda: NodeKeys.of(graph, task.node_type), "reading the keys")
         rows = _rows(request, keys, graph, task, world)
-        groups = select(world, graph, task, request.splits, rows)
+        groups = select(world, graph, task, request.splits, rows, seed_time_attribute(experiment.sampling))
         embeddings = callable(getattr(model, "embed", None)) if request.embeddings is None else request.embeddings
         if embeddings and not callable(getattr(model, "embed", None)):
             raise ExperimentError(

@@ -32,13 +32,16 @@ def parse_splits(text: str) -> tuple[str, ...]:
     return (*SPLITS, "rest") if "all" in given else tuple(name for name in CHOICES if name in given)
 
 
-def select(world: World, graph: Graph, task: Any, splits: tuple[str, ...], rows: np.ndarray | None) -> dict[str, Seeds]:
+def select(
+    world: World, graph: Graph, task: Any, splits: tuple[str, ...], rows: np.ndarray | None, time: str | None = None
+) -> dict[str, Seeds]:
     """The nodes to predict, by group; no node is in two. Every rank calls it.
 
     Args:
         task: its splits, and what it takes for a label.
         splits: see `parse_splits`.
         rows: of the user's data, ascending, instead of splits: one group, `ids`.
+        time: the attribute that holds their times, where these matter.
 
     Cost: a pass over masks or labels, and 16 bytes a node that is chosen to every rank.
     """
@@ -65,7 +68,7 @@ def select(world: World, graph: Graph, task: Any, splits: tuple[str, ...], rows:
                 mine = mine & ~member(other, low, high)
             return np.flatnonzero(mine)
 
-        groups[name] = gather_seeds(world, graph, node_type, chosen, f"gathering the nodes of {name}")
+        groups[name] = gather_seeds(world, graph, node_type, chosen, f"gathering the nodes of {name}", time)
     if not any(len(seeds) for seeds in groups.values()):
         raise ExperimentError(f'--split: there is no node of type "{node_type}" in {", ".join(names)}')
     return groups

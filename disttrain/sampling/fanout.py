@@ -4,22 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import numpy as np
 
-from ..config import EdgeType, ExperimentError, edge_type_name, parse_edge_type
+from ..config import EdgeType, ExperimentError, Share, edge_type_name, parse_edge_type
 
-Fanout = Sequence[int] | Mapping[str, Sequence[int]]
+Fanout = Sequence[int | Share] | Mapping[str, Sequence[int | Share]]
+
+
+class Rule(NamedTuple):
+    """How many neighbours a node gets: `most`, or `ratio` of its degree within `least` and `most`."""
+
+    most: int
+    """-1: all; 0: none."""
+    ratio: float = 0.0
+    """0: there is none, and `most` is the number."""
+    least: int = 0
+
+
+def _rule(entry: int | Share) -> Rule:
+    if isinstance(entry, Share):
+        return Rule(-1 if entry.max is None else entry.max, entry.ratio, entry.min)
+    return Rule(int(entry))
 
 
 def fanout_table(fanout: Fanout, edge_types: Sequence[EdgeType], where: str = "sampling.fanout") -> np.ndarray:
-    """Resolve a fanout to int64 [hops, relations], relations in the order of `edge_types`; -1 is all, 0 is none.
+    """Resolve a fanout to int64 [hops, relations], relations in the order of `edge_types`; -1 is all, 0 is none, and of
+    a share it is the most.
+
+    Raises:
+        ExperimentError: as `fanout_rules`.
+    """
+    rules = fanout_rules(fanout, edge_types, where)
+    return np.array([[rule.most for rule in hop] for hop in rules], np.int64).reshape(len(rules), len(edge_types))
+
+
+def fanout_rules(
+    fanout: Fanout, edge_types: Sequence[EdgeType], where: str = "sampling.fanout"
+) -> tuple[tuple[Rule, ...], ...]:
+    """Resolve a fanout to a rule for each hop and relation, relations in the order of `edge_types`.
 
     Raises:
         ExperimentError: a relation that the graph does not have, one left without a fanout, lists of unequal length.
     """
     if not isinstance(fanout, Mapping):
-        return np.repeat(np.asarray(fanout, dtype=np.int64)[:, None], len(edge_types), axis=1)
+        return tuple((_rule(entry),) * len(edge_types) for entry in fanout)
     known = {edge_type_name(edge_type): place for place, edge_type in enumerate(edge_types)}
     given = {
         name if name == "default" else edge_type_name(parse_edge_type(name)): hops for name, hops in fanout.items()
@@ -38,4 +68,6 @@ def fanout_table(fanout: Fanout, edge_types: Sequence[EdgeType], where: str = "s
         problems.append(f"{where}: every list must have one fanout per hop, got {lengths} hops")
     if problems:
         raise ExperimentError("\n".join(problems))
-    return np.asarray([given.get(name, given.get("default")) for name in known], dtype=np.int64).T.copy()
+    hops = len(next(iter(given.values()), ()))
+    per_relation = [given.get(name, given.get("default", ())) for name in known]
+    return tuple(tuple(_rule(entries[hop]) for entries in per_relation) for hop in range(hops))

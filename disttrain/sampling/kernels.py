@@ -18,7 +18,7 @@ _SMALL = 32
 
 
 @njit(inline="always")
-def _mix(z):
+def mix(z):
     # The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -26,18 +26,18 @@ def _mix(z):
 
 
 @njit(inline="always")
-def _step(state):
+def advance(state):
     return state + np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(nogil=True, cache=True)
 def stream_key(seed, epoch, step, hop, relation):
     """uint64 key of all draws of one relation in one hop of one batch."""
-    key = _mix(_step(np.uint64(seed)))
-    key = _mix(_step(key ^ np.uint64(epoch)))
-    key = _mix(_step(key ^ np.uint64(step)))
-    key = _mix(_step(key ^ np.uint64(hop)))
-    return _mix(_step(key ^ np.uint64(relation)))
+    key = mix(advance(np.uint64(seed)))
+    key = mix(advance(key ^ np.uint64(epoch)))
+    key = mix(advance(key ^ np.uint64(step)))
+    key = mix(advance(key ^ np.uint64(hop)))
+    return mix(advance(key ^ np.uint64(relation)))
 
 
 @njit(nogil=True, cache=True)
@@ -45,7 +45,7 @@ def shuffle_keys(key, ids):
     """uint64 [n]: sorting by them shuffles `ids`, the same way wherever they are."""
     keys = np.empty(len(ids), np.uint64)
     for i in range(len(ids)):
-        keys[i] = _mix(_step(key ^ _mix(np.uint64(ids[i]))))
+        keys[i] = mix(advance(key ^ mix(np.uint64(ids[i]))))
     return keys
 
 
@@ -63,14 +63,14 @@ def _draw(state, degree, count, replace, picks, seen):
     """Fill picks[:count] with places in 0..degree-1; `count < degree` unless with replacement."""
     if replace:
         for q in range(count):
-            state = _step(state)
-            picks[q] = np.int64(((_mix(state) >> np.uint64(32)) * np.uint64(degree)) >> np.uint64(32))
+            state = advance(state)
+            picks[q] = np.int64(((mix(state) >> np.uint64(32)) * np.uint64(degree)) >> np.uint64(32))
         return
     if count <= _SMALL:
         for q in range(count):
             top = degree - count + q
-            state = _step(state)
-            pick = np.int64(((_mix(state) >> np.uint64(32)) * np.uint64(top + 1)) >> np.uint64(32))
+            state = advance(state)
+            pick = np.int64(((mix(state) >> np.uint64(32)) * np.uint64(top + 1)) >> np.uint64(32))
             for other in range(q):
                 if picks[other] == pick:
                     pick = top
@@ -80,13 +80,13 @@ def _draw(state, degree, count, replace, picks, seen):
     mask = np.int64(len(seen) - 1)
     for q in range(count):
         top = degree - count + q
-        state = _step(state)
-        pick = np.int64(((_mix(state) >> np.uint64(32)) * np.uint64(top + 1)) >> np.uint64(32))
-        place = np.int64(_mix(np.uint64(pick))) & mask
+        state = advance(state)
+        pick = np.int64(((mix(state) >> np.uint64(32)) * np.uint64(top + 1)) >> np.uint64(32))
+        place = np.int64(mix(np.uint64(pick))) & mask
         while seen[place] >= 0:
             if seen[place] == pick:
                 pick = top
-                place = np.int64(_mix(np.uint64(pick))) & mask
+                place = np.int64(mix(np.uint64(pick))) & mask
                 while seen[place] >= 0:
                     place = (place + 1) & mask
                 break
@@ -120,7 +120,7 @@ def look_up(ids, low, high, colptr, original, key, fanout, replace, begins, degr
             if fanout >= 0 and ((replace and degree > 0) or degree > fanout):
                 count = fanout
             # For all of them, drawn or not: a load too many costs less than a branch that cannot be predicted.
-            states[i] = key ^ _mix(np.uint64(original[v - low]))
+            states[i] = key ^ mix(np.uint64(original[v - low]))
             counts[i] = count
             total += count
         else:
@@ -129,7 +129,7 @@ def look_up(ids, low, high, colptr, original, key, fanout, replace, begins, degr
 
 
 @njit(inline="always")
-def _owner(v, bounds):
+def owner_of(v, bounds):
     left, right = 0, len(bounds) - 1
     while right - left > 1:
         middle = (left + right) // 2
@@ -147,7 +147,7 @@ def count_remote(ids, bounds, me, per_owner):
     for i in range(len(ids)):
         v = ids[i]
         if not low <= v < high:
-            per_owner[_owner(v, bounds)] += 1
+            per_owner[owner_of(v, bounds)] += 1
 
 
 @njit(nogil=True, cache=True)
@@ -157,7 +157,7 @@ def write_remote(ids, bounds, me, cursor, message):
     for i in range(len(ids)):
         v = ids[i]
         if not low <= v < high:
-            owner = _owner(v, bounds)
+            owner = owner_of(v, bounds)
             message[cursor[owner]] = v
             cursor[owner] += 1
 
@@ -170,7 +170,7 @@ def remote_counts(ids, bounds, me, inbox, cursor, totals, counts):
     for i in range(len(ids)):
         v = ids[i]
         if not low <= v < high:
-            owner = _owner(v, bounds)
+            owner = owner_of(v, bounds)
             count = inbox[cursor[owner]]
             cursor[owner] += 1
             counts[i] = count
@@ -225,7 +225,7 @@ def take_answers(ids, bounds, begins, counts, inbox, cursor, stride, with_places
     for i in range(len(ids)):
         count = np.int64(counts[i])
         if begins[i] < 0 and count > 0:
-            owner = _owner(ids[i], bounds)
+            owner = owner_of(ids[i], bounds)
             at = cursor[owner]
             for q in range(count):
                 sources[n + q] = inbox[at + q]
@@ -246,7 +246,7 @@ def _local_index(u, table, mask, nodes, num_nodes):
             nodes[index] = u
             num_nodes += 1
         return index, num_nodes
-    place = np.int64(_mix(np.uint64(u))) & mask
+    place = np.int64(mix(np.uint64(u))) & mask
     while True:
         index = table[place]
         if index < 0:
@@ -355,7 +355,7 @@ def collect_rows(ids, bounds, me, table, inbox, cursor, out):
             if low <= v < high:
                 out[i, 0] = table[v - low, 0]
             else:
-                owner = _owner(v, bounds)
+                owner = owner_of(v, bounds)
                 out[i, 0] = inbox[cursor[owner]]
                 cursor[owner] += 1
         return
@@ -368,6 +368,6 @@ def collect_rows(ids, bounds, me, table, inbox, cursor, out):
         if low <= v < high:
             _copy_row(own, (v - low) * width, target, i * width, width, per_line)
         else:
-            owner = _owner(v, bounds)
+            owner = owner_of(v, bounds)
             _copy_row(inbox, cursor[owner], target, i * width, width, per_line)
             cursor[owner] += width

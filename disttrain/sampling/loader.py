@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 import torch
 from torch_geometric.data import HeteroData
 
-from ..config import Sampling
+from ..config import ExperimentError, Sampling
 from ..graph.graph import Graph
 from ..graph.schema import Wants
 from ..world import World
+from .drawable import lay_out
 from .features import FeatureFetcher, columns_by_store
+from .kind import kind_conflicts, kind_of
 from .neighbors import DistNeighborSampler
 from .route import Route
 from .seeds import Seeds, Shares, share_batches, share_epoch
+from .temporal import comparable, time_keys
 
 _EVALUATION = 0x7E57
 """Stands for the epoch in the draws of evaluation, which are the same in each of them."""
@@ -56,6 +59,8 @@ class _Worker:
             replace=sampling.replace,
             run_seed=loader.run_seed,
             places_of=[edge_type for edge_type, names in loader.wants.edges.items() if names],
+            disjoint=sampling.disjoint,
+            kind=loader.kind,
         )
         self.fetcher = FeatureFetcher(loader.graph, loader.wants, self.route)
 
@@ -69,6 +74,8 @@ class _Worker:
             loader.seeds.ids[places],
             epoch=epoch if loader.training else _EVALUATION,
             step=step if loader.training else 0,
+            original=loader.seeds.original[places],
+            times=None if loader.time_keys is None else loader.time_keys[places],
         )
         stores = columns_by_store(self.fetcher.fetch(drawn))
 
@@ -79,8 +86,12 @@ class _Worker:
                 store[key] = tensor
             store.num_nodes = len(ids)
             store.num_sampled_nodes = drawn.num_nodes[name]
+            if name in drawn.tree:
+                store.batch = torch.from_numpy(drawn.tree[name])
         batch[node_type].batch_size = len(places)
         batch[node_type].input_id = torch.from_numpy(places)
+        if loader.seeds.times is not None:
+            batch[node_type].seed_time = torch.from_numpy(loader.seeds.times[places])
         for edge_type, index in drawn.edge_index.items():
             store = batch[edge_type]
             store.edge_index = torch.from_numpy(index)
@@ -112,7 +123,7 @@ class NodeLoader:
             `eval_batch_size`, and the same batches and draws each time, whatever the ranks.
 
     Raises:
-        ExperimentError: the fanout does not fit the graph.
+        ExperimentError: the fanout does not fit the graph, or it lacks the weights or times to draw by.
     """
 
     def __init__(
@@ -129,6 +140,15 @@ class NodeLoader:
     ) -> None:
         self.world, self.graph, self.node_type, self.seeds = world, graph, node_type, seeds
         self.sampling, self.run_seed, self.wants, self.training = sampling, run_seed, wants, training
+        if conflicts := kind_conflicts(sampling, graph.schema, node_type):
+            raise ExperimentError("\n".join(conflicts))
+        self.kind = kind_of(sampling, graph.schema, node_type)
+        self.time_keys = None
+        if self.kind.time_attr is not None:
+            assert seeds.times is not None, "seeds need their times (`split_seeds`) where neighbours have some"
+            self.time_keys = time_keys(comparable(seeds.times, self.kind.floating))
+        with world.exchange_groups(1) as groups:
+            lay_out(graph, Route(world, groups[0] if groups else None), self.kind)
         self.traffic = Traffic()
         self._owners = graph.node_books[node_type].owners(seeds.ids)
         self._workers = [_Worker(self)]

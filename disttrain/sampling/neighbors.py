@@ -19,23 +19,16 @@ from torch_geometric.sampler import (
 from ..config import EdgeType
 from ..graph.graph import Graph
 from . import kernels
-from .fanout import Fanout, fanout_table
+from .drawable import drawable_edges
+from .fanout import Fanout, Rule, fanout_rules, fanout_table
+from .kind import PLAIN, Kind
 from .memory import BLOCKS
+from .owners import numbers_of
+from .relation import Relation
 from .request import make_request, read_request, starts
 from .route import Route
 from .subgraph import EdgeTable, NodeTable, Subgraph
-
-
-@dataclass(frozen=True)
-class _Relation:
-    """What drawing from one relation needs, cut to the own range of destinations."""
-
-    number: int
-    src: str
-    dst: str
-    colptr: np.ndarray
-    row: np.ndarray
-    edge_id: np.ndarray
+from .trees import Trees, join_sources, make_tree_request, read_tree_request, split_nodes
 
 
 class DistNeighborSampler(BaseSampler):
@@ -56,6 +49,8 @@ class DistNeighborSampler(BaseSampler):
         replace: draw with replacement.
         run_seed: seed of all draws.
         places_of: relations whose edges' places in the CSC are wanted (to fetch edge attributes).
+        disjoint: grow a tree of its own from each seed.
+        kind: weights and times to draw by; times imply `disjoint`.
 
     Raises:
         ExperimentError: the fanout does not fit the graph.
@@ -70,25 +65,43 @@ class DistNeighborSampler(BaseSampler):
         replace: bool = False,
         run_seed: int = 0,
         places_of: Sequence[EdgeType] = (),
+        disjoint: bool = False,
+        kind: Kind = PLAIN,
     ) -> None:
         self.graph, self.route = graph, route
         self.edge_types = list(graph.schema.edges)
         self.fanouts = fanout_table(fanout, self.edge_types)
-        self.replace, self.run_seed = replace, run_seed
+        self.rules = fanout_rules(fanout, self.edge_types)
+        self.replace, self.run_seed, self.kind = replace, run_seed, kind
+        self.disjoint = disjoint or kind.time_attr is not None
         self.places_of = frozenset(places_of)
         counts = [n.count for n in graph.schema.nodes.values()] + [e.count for e in graph.schema.edges.values()]
         self._dtype = np.dtype(np.int32 if max(counts, default=0) < 2**31 else np.int64)
-        self._batch = {t: NodeTable(n.count, self._dtype) for t, n in graph.schema.nodes.items()}
+        self._num_nodes = {t: n.count for t, n in graph.schema.nodes.items()}
+        self._batch = {t: self._node_table(n) for t, n in self._num_nodes.items()}
         self._bounds = {t: book.bounds for t, book in graph.topology_books.items()}
         self._range = {t: book.range_of(graph.machine) for t, book in graph.topology_books.items()}
-        self._original = {t: np.asarray(graph.original_ids(t)[slice(*self._range[t])]) for t in self._range}
-        self._relations = []
-        for number, (src, _, dst) in enumerate(self.edge_types):
-            low, high = self._range[dst]
-            csc = graph.csc(self.edge_types[number])
-            colptr = np.asarray(csc.colptr[low : high + 1])
-            self._relations.append(_Relation(number, src, dst, colptr, np.asarray(csc.row), np.asarray(csc.edge_id)))
-        self._picks, self._seen = kernels.scratch_for(int(self.fanouts.max(initial=1)))
+        self._relations = [self._relation(number, edge_type) for number, edge_type in enumerate(self.edge_types)]
+        self._asking: list[Trees] = []
+        """The trees of the batch that each machine is making."""
+
+    def _node_table(self, num_nodes: int) -> NodeTable:
+        return NodeTable(2**62, np.dtype(np.int64)) if self.disjoint else NodeTable(num_nodes, self._dtype)
+
+    def _relation(self, number: int, edge_type: EdgeType) -> Relation:
+        graph, (low, high) = self.graph, self._range[edge_type[2]]
+        csc = graph.csc(edge_type)
+        return Relation(
+            number,
+            edge_type,
+            low,
+            high,
+            (np.asarray(csc.colptr[low : high + 1]), np.asarray(csc.row), np.asarray(csc.edge_id)),
+            np.asarray(graph.original_ids(edge_type[2])[low:high]),
+            drawable_edges(graph, self.route, edge_type, self.kind) if self.kind != PLAIN else None,
+            replace=self.replace,
+            latest=self.kind.latest,
+        )
 
     @property
     def edge_permutation(self) -> None:
@@ -117,74 +130,110 @@ class DistNeighborSampler(BaseSampler):
         """
         raise NotImplementedError("DistNeighborSampler takes nodes as seeds (sample_from_nodes), not edges")
 
-    def sample(self, node_type: str, seeds: np.ndarray, *, epoch: int, step: int) -> Subgraph:
-        """Draw the neighbourhood of `seeds` (partition-order ids, distinct). A collective: every machine takes part.
+    def sample(
+        self,
+        node_type: str,
+        seeds: np.ndarray,
+        *,
+        epoch: int,
+        step: int,
+        original: np.ndarray | None = None,
+        times: np.ndarray | None = None,
+    ) -> Subgraph:
+        """Draw the neighbourhood of `seeds` (partition-order ids). A collective: every machine takes part.
+
+        Args:
+            seeds: distinct, unless they grow trees of their own. Then nothing depends on `step`.
+            original: their original ids. Trees need them: where they are not given, they are asked for.
+            times: their times, as keys (see `temporal.time_keys`).
 
         Raises:
             ValueError: a seed comes twice.
             PeerError: another machine failed, or did not answer in time.
         """
         batch = self._batch
-        batch[node_type].add(seeds.astype(self._dtype))
-        if batch[node_type].count != len(seeds):
-            batch[node_type].take()
-            raise ValueError(f"seeds must be distinct, got {len(seeds)} with {len(np.unique(seeds))} different ones")
+        trees = self._trees(node_type, seeds, original, times) if self.disjoint else None
+        self._sow(node_type, seeds)
         edges = {edge_type: EdgeTable() for edge_type in self.edge_types}
         num_nodes = {t: [ids.count] for t, ids in batch.items()}
         begin = dict.fromkeys(batch, 0)
-        for hop, fanouts in enumerate(self.fanouts):
-            frontier = {t: ids.ids[begin[t] : ids.count] for t, ids in batch.items()}
-            keys = [np.uint64(kernels.stream_key(self.run_seed, epoch, step, hop, r.number)) for r in self._relations]
-            self._expand(hop, fanouts, keys, frontier, begin, edges)
+        for hop, rules in enumerate(self.rules):
+            frontier = {t: self._frontier(t, ids.ids[begin[t] : ids.count]) for t, ids in batch.items()}
+            step_of_draws = 0 if self.disjoint else step
+            keys = [
+                np.uint64(kernels.stream_key(self.run_seed, epoch, step_of_draws, hop, r.number))
+                for r in self._relations
+            ]
+            self._expand(_Hop(hop, rules, keys, trees, frontier), begin, edges)
             for t, ids in batch.items():
-                begin[t] += len(frontier[t])
+                begin[t] += len(frontier[t].ids)
                 num_nodes[t].append(ids.count - begin[t])
+        nodes = {t: self._frontier(t, ids.take()) for t, ids in batch.items()}
         return Subgraph(
-            nodes={t: ids.take() for t, ids in batch.items()},
+            nodes={t: found.ids for t, found in nodes.items()},
             num_nodes=num_nodes,
             edge_index={e: found.index for e, found in edges.items()},
             edge_id={e: found.edge_id for e, found in edges.items()},
             edge_place={e: found.place for e, found in edges.items()},
             num_edges={e: found.per_hop for e, found in edges.items()},
+            tree={t: found.trees.astype(np.int64) for t, found in nodes.items()} if self.disjoint else {},
         )
 
-    def _expand(
-        self,
-        hop: int,
-        fanouts: np.ndarray,
-        keys: list[np.uint64],
-        frontier: dict[str, np.ndarray],
-        begin: dict[str, int],
-        edges: dict[EdgeType, EdgeTable],
-    ) -> None:
+    def _trees(self, node_type: str, seeds: np.ndarray, original: np.ndarray | None, times: np.ndarray | None) -> Trees:
+        if original is None:
+            book = self.graph.node_books[node_type]
+            own = np.asarray(self.graph.original_ids(node_type)[slice(*book.range_of(self.graph.machine))], np.int64)
+            original = numbers_of(seeds, book.bounds, own, self.route, "fetching the original ids of seeds")
+        return Trees.of(np.asarray(original, np.int64), times)
+
+    def _sow(self, node_type: str, seeds: np.ndarray) -> None:
+        table = self._batch[node_type]
+        if self.disjoint:
+            table.add(np.arange(len(seeds), dtype=np.int64) * self._num_nodes[node_type] + seeds)
+            return
+        table.add(seeds.astype(self._dtype))
+        if table.count != len(seeds):
+            table.take()
+            raise ValueError(f"seeds must be distinct, got {len(seeds)} with {len(np.unique(seeds))} different ones")
+
+    def _frontier(self, node_type: str, nodes: np.ndarray) -> _Frontier:
+        if not self.disjoint:
+            return _Frontier(nodes, _NO_TREES)
+        found = _Frontier(BLOCKS.empty(len(nodes), self._dtype), BLOCKS.empty(len(nodes), self._dtype))
+        split_nodes(nodes, max(self._num_nodes[node_type], 1), found.ids, found.trees)
+        return found
+
+    def _expand(self, hop: _Hop, begin: dict[str, int], edges: dict[EdgeType, EdgeTable]) -> None:
         """Draw one hop of all relations."""
         me = self.route.machine
-        active = [r for r in self._relations if fanouts[r.number] != 0]
-        inbox, asked = self._ask(hop, fanouts, keys, active, frontier)
+        active = [r for r in self._relations if hop.rules[r.number].most != 0]
+        inbox, asked = self._ask(hop, active)
         cursor = starts(asked.inbox_sizes)
         draws, remote = [], []
         for relation in active:
-            ids = frontier[relation.dst]
-            draw = self._look_up(relation, ids, fanouts, keys)
+            frontier = hop.frontier[relation.dst]
+            grown = (hop.trees, frontier.trees) if hop.trees is not None else None
+            draw = relation.look_up(frontier.ids, hop.rules[relation.number], hop.keys[relation.number], grown)
             per_machine = np.zeros(self.route.num_machines, np.int64)
             if asked.any_for(relation.dst):
                 draw.total += kernels.remote_counts(
-                    ids, self._bounds[relation.dst], me, inbox, cursor, per_machine, draw.counts
+                    frontier.ids, self._bounds[relation.dst], me, inbox, cursor, per_machine, draw.counts
                 )
             draws.append(draw)
             remote.append(per_machine)
         for relation, draw, per_machine in zip(active, draws, remote, strict=True):
-            edge_type = self.edge_types[relation.number]
+            edge_type = relation.edge_type
             with_places = edge_type in self.places_of
             row, column, edge_id, place = edges[edge_type].add(draw.total, with_places)
             if not draw.total:
                 continue
             if not with_places:
                 place = BLOCKS.empty(draw.total, np.int64)
-            self._draw_places(relation, draw, fanouts, place)
+            frontier = hop.frontier[relation.dst]
+            relation.draw_places(draw, place)
             if per_machine.any():
                 kernels.take_answers(
-                    frontier[relation.dst],
+                    frontier.ids,
                     self._bounds[relation.dst],
                     draw.begins,
                     draw.counts,
@@ -200,84 +249,72 @@ class DistNeighborSampler(BaseSampler):
             kernels.gather_edges(place, relation.row, relation.edge_id, row, edge_id)
             if with_places:
                 kernels.uncomplement(place)
+            if hop.trees is not None:
+                join_sources(draw.counts, frontier.trees, self._num_nodes[relation.src], row)
             kernels.repeat_destinations(draw.counts, begin[relation.dst], column)
             sources = self._batch[relation.src]
             sources.make_room(draw.total)
             sources.count = kernels.relabel(row, sources.table, sources.mask, sources.ids, sources.count)
         for relation in self._relations:
-            if fanouts[relation.number] == 0:
-                edges[self.edge_types[relation.number]].add(0, False)
+            if hop.rules[relation.number].most == 0:
+                edges[relation.edge_type].add(0, False)
 
-    def _draw_places(self, relation: _Relation, draw: _Draw, fanouts: np.ndarray, places: np.ndarray) -> None:
-        replace = self._with_replacement(relation, fanouts)
-        kernels.draw_places(
-            draw.begins, draw.degrees, draw.counts, draw.states, replace, self._picks, self._seen, places
-        )
-
-    def _with_replacement(self, relation: _Relation, fanouts: np.ndarray) -> bool:
-        """All neighbours (-1) are each taken once, with replacement or without."""
-        return self.replace and fanouts[relation.number] > 0
-
-    def _look_up(self, relation: _Relation, ids: np.ndarray, fanouts: np.ndarray, keys: list[np.uint64]) -> _Draw:
-        """What drawing for the own ones among `ids` needs."""
-        low, high = self._range[relation.dst]
-        begins, degrees = BLOCKS.empty(len(ids), np.int64), BLOCKS.empty(len(ids), np.int64)
-        counts, states = BLOCKS.empty(len(ids), np.int32), BLOCKS.empty(len(ids), np.uint64)
-        total = kernels.look_up(
-            ids,
-            low,
-            high,
-            relation.colptr,
-            self._original[relation.dst],
-            keys[relation.number],
-            fanouts[relation.number],
-            self._with_replacement(relation, fanouts),
-            begins,
-            degrees,
-            counts,
-            states,
-        )
-        return _Draw(begins, degrees, counts, states, total)
-
-    def _ask(
-        self,
-        hop: int,
-        fanouts: np.ndarray,
-        keys: list[np.uint64],
-        active: list[_Relation],
-        frontier: dict[str, np.ndarray],
-    ) -> tuple[np.ndarray, _Asked]:
+    def _ask(self, hop: _Hop, active: list[Relation]) -> tuple[np.ndarray, _Asked]:
         """One request, one answer: what the frontier's remote nodes drew, for all relations.
 
-        A request holds, per node type, how many ids follow, then the ids. An answer holds, per active relation, a count
-        for each id of its destination type; then, per active relation, neighbours, edge ids and (if wanted) places.
+        A request holds, per node type, how many ids follow, then the ids; where there are trees, see
+        `make_tree_request`, with the trees in the head of the first hop's. An answer holds, per active relation, a
+        count for each id of its destination type; then, per active relation, neighbours, edge ids and (if wanted)
+        places.
         """
         route, me = self.route, self.route.machine
         if self.graph.draws_alone:
             machines = route.num_machines
             return np.empty(0, self._dtype), _Asked([], np.zeros((0, machines), np.int64), np.zeros(machines, np.int64))
         types = list(dict.fromkeys(r.dst for r in active))
-        ids, bounds = [frontier[t] for t in types], [self._bounds[t] for t in types]
-        request = make_request(ids, bounds, me, route.num_machines, self._dtype)
-        received, received_sizes = route.exchange(request.message, request.sizes, f"the sampling request of hop {hop}")
+        ids, bounds = [hop.frontier[t].ids for t in types], [self._bounds[t] for t in types]
+        if hop.trees is None:
+            request = make_request(ids, bounds, me, route.num_machines, self._dtype)
+            message, sizes, counts = request.message, request.sizes, request.counts
+        else:
+            head = hop.trees.words(self._dtype) if hop.number == 0 else np.empty(0, self._dtype)
+            of = [hop.frontier[t].trees for t in types]
+            message, sizes, counts = make_tree_request(ids, of, bounds, me, route.num_machines, head)
+            if hop.number == 0:
+                self._asking = [_NOBODY] * route.num_machines
+        received, received_sizes = route.exchange(message, sizes, f"the sampling request of hop {hop.number}")
 
         answers = []
         at = 0
         for machine in range(route.num_machines):
             asker = received[at : at + received_sizes[machine]]
             at += int(received_sizes[machine])
-            answers.append(self._answer(asker, types, fanouts, keys, active) if len(asker) else asker)
+            answers.append(self._answer(machine, asker, types, hop, active) if len(asker) else asker)
         answer_sizes = np.array([len(a) for a in answers], np.int64)
-        inbox, inbox_sizes = route.exchange(np.concatenate(answers), answer_sizes, f"the sampling answer of hop {hop}")
-        return inbox, _Asked(types, request.counts, inbox_sizes)
+        what = f"the sampling answer of hop {hop.number}"
+        inbox, inbox_sizes = route.exchange(np.concatenate(answers), answer_sizes, what)
+        return inbox, _Asked(types, counts, inbox_sizes)
 
     def _answer(
-        self, request: np.ndarray, types: list[str], fanouts: np.ndarray, keys: list[np.uint64], active: list[_Relation]
+        self, machine: int, request: np.ndarray, types: list[str], hop: _Hop, active: list[Relation]
     ) -> np.ndarray:
         """Draw what one other machine asks for."""
-        ids = dict(zip(types, read_request(request, len(types)), strict=True))
-        draws = [self._look_up(relation, ids[relation.dst], fanouts, keys) for relation in active]
-        fields = [3 if self.edge_types[r.number] in self.places_of else 2 for r in active]
+        if hop.trees is None:
+            wanted = read_request(request, len(types))
+            grown = dict.fromkeys(types)
+        else:
+            head, wanted, of = read_tree_request(request, len(types))
+            if hop.number == 0:
+                self._asking[machine] = Trees.read(head)
+            grown = {t: (self._asking[machine], trees) for t, trees in zip(types, of, strict=True)}
+        ids = dict(zip(types, wanted, strict=True))
+        draws = [
+            relation.look_up(
+                ids[relation.dst], hop.rules[relation.number], hop.keys[relation.number], grown[relation.dst]
+            )
+            for relation in active
+        ]
+        fields = [3 if r.edge_type in self.places_of else 2 for r in active]
         num_counts = sum(len(draw.counts) for draw in draws)
         length = num_counts + sum(f * draw.total for f, draw in zip(fields, draws, strict=True))
         answer = BLOCKS.empty(length, self._dtype)
@@ -287,7 +324,7 @@ class DistNeighborSampler(BaseSampler):
             total = draw.total
             if total:
                 places = BLOCKS.empty(total, np.int64)
-                self._draw_places(relation, draw, fanouts, places)
+                relation.draw_places(draw, places)
                 sources, edge_ids = answer[at : at + total], answer[at + total : at + 2 * total]
                 kernels.gather_edges(places, relation.row, relation.edge_id, sources, edge_ids)
                 if num_fields == 3:
@@ -296,15 +333,24 @@ class DistNeighborSampler(BaseSampler):
         return answer
 
 
-@dataclass
-class _Draw:
-    """What drawing for a frontier needs, see `kernels.look_up`; `total` is the sum of the counts."""
+@dataclass(frozen=True)
+class _Frontier:
+    """Nodes of one type that are to be expanded."""
 
-    begins: np.ndarray
-    degrees: np.ndarray
-    counts: np.ndarray
-    states: np.ndarray
-    total: int
+    ids: np.ndarray
+    trees: np.ndarray
+    """The tree of each, where there are trees."""
+
+
+@dataclass(frozen=True)
+class _Hop:
+    """What one hop draws: a rule and a key for each relation, of the frontier of each node type."""
+
+    number: int
+    rules: tuple[Rule, ...]
+    keys: list[np.uint64]
+    trees: Trees | None
+    frontier: dict[str, _Frontier]
 
 
 @dataclass(frozen=True)
@@ -317,3 +363,7 @@ class _Asked:
 
     def any_for(self, node_type: str) -> bool:
         return node_type in self.types and bool(self.per_machine[self.types.index(node_type)].any())
+
+
+_NO_TREES = np.empty(0, np.int32)
+_NOBODY = Trees(np.empty(0, np.uint64), np.empty(0, np.int64))

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..config import ExperimentError
 from ..graph.graph import Graph
 from ..world import World
 from .kernels import shuffle_keys, stream_key
+from .temporal import NEVER, time_keys
 
 _SHUFFLE = 0x5EED
 """Keeps the shuffle's stream apart from those of the draws."""
@@ -23,40 +25,61 @@ class Seeds:
     """int64 [num_seeds], partition order"""
     original: np.ndarray
     """int64 [num_seeds], ascending"""
+    times: np.ndarray | None = None
+    """[num_seeds], where times matter"""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-def split_seeds(world: World, graph: Graph, node_type: str, mask: str) -> Seeds:
-    """The nodes of a type whose boolean attribute `mask` is set; see `gather_seeds`."""
+def split_seeds(world: World, graph: Graph, node_type: str, mask: str, time: str | None = None) -> Seeds:
+    """The nodes of a type whose boolean attribute `mask` is set, with their times; see `gather_seeds`."""
 
     def chosen(low: int, high: int) -> np.ndarray:
         return np.flatnonzero(graph.node_attribute(node_type, mask)[low:high])
 
-    return gather_seeds(world, graph, node_type, chosen, f"gathering the seeds of {mask}")
+    return gather_seeds(world, graph, node_type, chosen, f"gathering the seeds of {mask}", time)
 
 
 def gather_seeds(
-    world: World, graph: Graph, node_type: str, chosen: Callable[[int, int], np.ndarray], what: str
+    world: World,
+    graph: Graph,
+    node_type: str,
+    chosen: Callable[[int, int], np.ndarray],
+    what: str,
+    time: str | None = None,
 ) -> Seeds:
     """Nodes of a type: each machine chooses among its own, then all are gathered. Every rank calls it.
 
     Args:
         chosen: (low, high), the machine's own range, -> int [num_chosen], which of it, counted from `low`.
+        time: the attribute that holds their times, where these matter.
 
-    Cost: that of choosing, and 16 bytes a seed to every rank.
+    Raises:
+        ExperimentError: a seed has no time.
+
+    Cost: that of choosing, and 16 bytes (24 with times) a seed to every rank.
     """
     low, high = graph.node_books[node_type].range_of(graph.machine)
     mine = None
     if world.leads_machine:
         ids = low + chosen(low, high)
-        mine = ids, np.asarray(graph.original_ids(node_type)[ids], dtype=np.int64)
+        mine = [ids, np.asarray(graph.original_ids(node_type)[ids], dtype=np.int64)]
+        if time is not None:
+            mine.append(graph.node_attribute(node_type, time)[ids].reshape(-1))
     parts = [part for part in world.gather(mine, what) if part is not None]
-    ids = np.concatenate([part[0] for part in parts])
-    original = np.concatenate([part[1] for part in parts])
+    ids, original, *times = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.argsort(original)
-    return Seeds(ids[order], original[order])
+    seeds = Seeds(ids[order], original[order], times[0][order] if times else None)
+    if seeds.times is not None:
+        missing = np.flatnonzero(time_keys(seeds.times) == NEVER)
+        if len(missing):
+            raise ExperimentError(
+                f"sampling.time_attr: {len(missing)} of {len(seeds)} seeds have no `{time}` ({what}), the first "
+                f"is node {seeds.original[missing[0]]} of type `{node_type}`; without it nothing is known to be before "
+                "them. Leave them out of the split, or fill in their times"
+            )
+    return seeds
 
 
 @dataclass(frozen=True)

@@ -104,3 +104,6 @@ class Subgraph:
     """int64 [num_edges]: places in the CSC, for relations that were asked for; else empty."""
     num_edges: dict[EdgeType, list[int]]
     """Per relation, how many edges each hop added; L entries."""
+    tree: dict[str, np.ndarray] = field(default_factory=dict)
+    """int64 [num_nodes] per type, where each seed grows a tree of its own: the place among the seeds of the one that
+    each node belongs to; else nothing."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch_geometric.data import HeteroData
 
 from .. import data
 from ..config import (
@@ -32,6 +34,7 @@ from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph
 from ..graph.partitioner import partition
 from ..models import build_model
+from ..sampling.kind import kind_conflicts, missing_attributes
 from ..tasks import build_task
 from ..world import World
 from .trainer import Trainer
@@ -102,6 +105,8 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Any, nn.M
         task = build_task(experiment.task, graph.schema)
     except ExperimentError as error:
         refusals.append(str(error))
+    if task is not None:
+        refusals += kind_conflicts(experiment.sampling, graph.schema, task.node_type)
     if task is not None and not refusals:
         torch.manual_seed(experiment.seed)
         try:
@@ -216,6 +221,7 @@ def _world_conflicts(experiment: Experiment, world: World) -> list[str]:
             f"partition.parts is {parts}, fewer than the {world.num_machines} machines of this job; "
             f"set partition.parts={world.num_machines} or more, or auto"
         )
+    found += _backend_conflicts(experiment.sampling.backend)
     found += _precision_conflicts(experiment.train.precision, world.device)
     return found
 
@@ -247,6 +253,21 @@ def graph_conflicts(experiment: Experiment, edge_types: Iterable[EdgeType]) -> l
     return found
 
 
+def _missing_attributes(experiment: Experiment, graph: HeteroData) -> list[str]:
+    return missing_attributes(
+        experiment.sampling,
+        {node_type: set(graph[node_type].keys()) for node_type in graph.node_types},
+        {edge_type: set(graph[edge_type].keys()) for edge_type in graph.edge_types},
+        experiment.task.node_type,
+    )
+
+
+def _backend_conflicts(backend: str) -> list[str]:
+    if backend != "pyg-lib" or find_spec("pyg_lib") is not None:
+        return []
+    return ["sampling.backend is pyg-lib, which is not installed; install it for this version of torch, or set auto"]
+
+
 def _unknown_relations(where: tuple[str, ...], named: Iterable[str], known: list[str]) -> list[str]:
     found = []
     for name in named:
@@ -274,7 +295,8 @@ def _ensure_partitions(experiment: Experiment, num_machines: int) -> tuple[str, 
     loaded = source.load()
     for line in data.left_out_lines(loaded.info):
         _say(line)
-    _refuse(graph_conflicts(experiment, loaded.data.edge_types))  # before the work rather than after it
+    # Before the work rather than after it.
+    _refuse([*graph_conflicts(experiment, loaded.data.edge_types), *_missing_attributes(experiment, loaded.data)])
     partition(
         loaded.data,
         loaded.keys,

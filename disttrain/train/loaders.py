@@ -11,6 +11,7 @@ from torch_geometric.data import HeteroData
 from ..config import Experiment
 from ..graph.graph import Graph
 from ..sampling import NodeLoader, split_seeds
+from ..sampling.kind import seed_time_attribute
 from ..world import World
 
 
@@ -31,7 +32,7 @@ def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any,
             world,
             graph,
             task.node_type,
-            split_seeds(world, graph, task.node_type, task.splits[split]),
+            split_seeds(world, graph, task.node_type, task.splits[split], seed_time_attribute(experiment.sampling)),
             sampling=experiment.sampling,
             run_seed=experiment.seed,
             wants=wants,
