@@ -125,6 +125,9 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", metavar="NAMES", help=which)
     parser.add_argument("--ids", metavar="FILE", help="the nodes to predict, by key: .parquet, .csv, or an id a line")
     parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best (the default), last, or step-N")
+    parser.add_argument(
+        "--method", choices=("sampled", "layerwise"), help="from drawn neighbours, or exactly; default: evaluate.method"
+    )
     parser.add_argument("--output", metavar="DIR", help="where to; default: RUN_DIR/predictions")
     parser.add_argument(
         "--embeddings",
@@ -150,6 +153,8 @@ def _predict(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
     )
     arguments.experiment = str(request.run_directory / "experiment.yaml")
+    if arguments.method is not None:
+        arguments.overrides.append(f"evaluate.method={arguments.method}")
     with _joined(arguments) as (world, experiment):
         from .predict.job import predict
         from .predict.table import show_predictions

@@ -27,6 +27,7 @@ from .data import (
     TableFeatures,
     TablesData,
 )
+from .evaluate import Evaluate
 from .experiment import Experiment
 from .model import (
     Aggr,
@@ -71,6 +72,7 @@ __all__ = [
     "EarlyStop",
     "EdgeTable",
     "EdgeType",
+    "Evaluate",
     "Experiment",
     "ExperimentError",
     "Fanout",

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, model_validator
 
 from .data import DataSource
+from .evaluate import Evaluate
 from .model import Model
 from .partition import Partition
 from .sampling import Sampling, fanout_conflicts
@@ -36,6 +37,7 @@ class Experiment(Section):
     model: Model
     sampling: Sampling = Sampling()
     train: Train = Train()
+    evaluate: Evaluate = Evaluate()
     launch: Launch = Launch()
 
     @model_validator(mode="after")

@@ -54,6 +54,7 @@ def parse_experiment(text: str, overrides: Iterable[str] = (), name: str = "the 
 
     checked = check(Kind(Experiment), data, (), mistakes)
     mistakes.extend([*_fanout_mistakes(checked, mistakes), *_metric_mistakes(checked, mistakes)])
+    mistakes.extend(_layerwise_mistakes(checked))
     if mistakes:
         raise ExperimentError(_message(name, mistakes, origins))
     return Experiment.model_validate(checked)
@@ -121,6 +122,18 @@ def _order(path: Path, origins: dict[Path, str]) -> tuple[int, int]:
 def _sound(mistakes: list[Mistake], *path: str) -> bool:
     """Whether nothing is wrong at a path, above or below it."""
     return not any(m.path and (m.path[: len(path)] == path or path[: len(m.path)] == m.path) for m in mistakes)
+
+
+def _layerwise_mistakes(checked: Any) -> list[Mistake]:
+    """Layer-wise scores, against neighbours that depend on the seed."""
+    evaluate, sampling = (checked.get(key) or {} for key in ("evaluate", "sampling"))
+    if not isinstance(evaluate, dict) or not isinstance(sampling, dict) or sampling.get("time_attr") is None:
+        return []
+    text = (
+        "layerwise computes each node once, but with sampling.time_attr it depends on the seed which neighbours count; "
+        "set evaluate.method=sampled (with sampling.eval_fanout -1 for all of them)"
+    )
+    return [Mistake(("evaluate", "method"), text)] if evaluate.get("method") == "layerwise" else []
 
 
 def _metric_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:

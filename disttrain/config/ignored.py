@@ -28,6 +28,12 @@ def ignored_settings(experiment: Experiment) -> list[str]:
         idle(scheduler, ("train", "scheduler"), "min_factor", f"train.scheduler.kind is {scheduler.kind}")
     if train.precision == "fp32":
         idle(train, ("train",), "fp32_layers", "train.precision is fp32, every layer computes in it")
+    if experiment.evaluate.method == "layerwise":
+        for key in ("eval_fanout", "eval_batch_size"):
+            idle(sampling, ("sampling",), key, "evaluate.method is layerwise: all neighbours count")
+    else:
+        for key in ("batch_edges", "scratch"):
+            idle(experiment.evaluate, ("evaluate",), key, "evaluate.method is sampled")
     if sampling.workers == 0:
         idle(sampling, ("sampling",), "prefetch", "sampling.workers is 0, the training thread samples")
     if isinstance(model, HeteroConvModel):

@@ -10,19 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from ..config import Experiment, ExperimentError
 from ..config.file import plain
 from ..graph.graph import Graph
-from ..graph.schema import Wants
-from ..sampling import NodeLoader, Seeds
-from ..sampling.kind import seed_time_attribute
 from ..train.job import build, prepare_graph
-from ..train.phases import PhaseClock
-from ..train.precision import Precision, keep_fp32
-from ..train.scores import Scores, sampled_scores
-from ..train.transfer import Transfer
+from ..train.layerwise import check_layered
+from ..train.scores import Scores
 from ..world import World
 from .ids import rows_of_ids
 from .keys import NodeKeys
@@ -30,7 +24,8 @@ from .output import PartFile, clear, prepare, take, write_summary
 from .progress import Progress
 from .request import Request
 from .run import Chosen, choose_checkpoint, fit_to_world, load_weights
-from .selection import select
+from .scoring import scores_of
+from .selection import Choice, choices
 from .tables import TableMaker
 from .tally import Tally
 
@@ -68,26 +63,35 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         load_weights(model, chosen, world)
         keys = world.together(lambda: NodeKeys.of(graph, task.node_type), "reading the keys")
         rows = _rows(request, keys, graph, task, world)
-        groups = select(world, graph, task, request.splits, rows, seed_time_attribute(experiment.sampling))
+        groups = choices(graph, task, request.splits, rows)
+        expected, checksum = _expected(groups, graph, task, world)
+        if not sum(expected.values()):
+            raise ExperimentError(f'--split: there is no node of type "{task.node_type}" in {", ".join(groups)}')
         embeddings = callable(getattr(model, "embed", None)) if request.embeddings is None else request.embeddings
         if embeddings and not callable(getattr(model, "embed", None)):
             raise ExperimentError(
                 "--embeddings: this model has no `embed(batch)`; give it one (see disttrain/models/__init__.py), or "
                 "leave them out with --no-embeddings"
             )
-        scores = _sampled(experiment, graph, task, model.to(world.device), groups, embeddings, world)
+        if experiment.evaluate.method == "layerwise":
+            check_layered(model)
+        scores = scores_of(experiment, world, graph, task, model, groups, embeddings=embeddings)
         maker = TableMaker(graph, task, keys, logits=request.logits)
-        written = _write(scores, maker, task, groups, request, world)
+        written = _write(scores, maker, task, sum(expected.values()), checksum, request, world)
         summary = {
             "format": FORMAT,
             "run": {"name": experiment.name, "directory": str(request.run_directory)},
             "checkpoint": _describe(chosen, request),
             "node_type": task.node_type,
+            "asked_for": expected,
             **written,
             "classes": list(maker.names) or None,
-            "method": "sampled",
+            "method": experiment.evaluate.method,
             "settings": {
-                "seed": experiment.seed, "precision": experiment.train.precision, "sampling": plain(experiment.sampling)
+                "seed": experiment.seed,
+                "precision": experiment.train.precision,
+                "evaluate": plain(experiment.evaluate),
+                "sampling": plain(experiment.sampling),
             },
             "data": {"fingerprint": graph.fingerprint, "as_in_training": same_data},
             "world": {"ranks": world.size, "machines": world.num_machines},
@@ -111,51 +115,41 @@ def _describe(chosen: Chosen, request: Request) -> dict[str, Any]:
     return {"name": chosen.name, "asked_for": request.checkpoint, "step": chosen.step, "epoch": chosen.state["epoch"]}
 
 
-def _sampled(
-    experiment: Experiment,
-    graph: Graph,
-    task: Any,
-    model: nn.Module,
-    groups: dict[str, Seeds],
-    embeddings: bool,
-    world: World,
-) -> Generator[Scores, None, None]:
-    """Scores of all groups, one after the other; each has the batches that evaluation makes of it."""
-    precision = Precision(experiment.train.precision, world.device)
-    keep_fp32(model, experiment.train.fp32_layers, world.device)
-    model.eval()
-    wants: Wants = model.wants | task.wants | Wants(nodes={task.node_type: tuple(task.splits.values())})  # pyright: ignore
-    for seeds in groups.values():
-        if not len(seeds):
-            continue
-        loader = NodeLoader(
-            world,
-            graph,
-            task.node_type,
-            seeds,
-            sampling=experiment.sampling,
-            run_seed=experiment.seed,
-            wants=wants,
-            training=False,
-        )
-        transfer = Transfer(world.device, PhaseClock(world.device))
-        yield from sampled_scores(model, task, loader, transfer, precision, embeddings=embeddings)
+def _expected(groups: dict[str, Choice], graph: Graph, task: Any, world: World) -> tuple[dict[str, int], int]:
+    """How many nodes each group has over all machines, and the checksum of all (see `Tally`)."""
+    counts, checksum = dict.fromkeys(groups, 0), np.uint64(0)
+    if world.leads_machine:
+        low, high = graph.node_books[task.node_type].range_of(graph.machine)
+        original = graph.original_ids(task.node_type)
+        for name, chosen in groups.items():
+            ids = low + chosen(low, high)
+            counts[name] = len(ids)
+            checksum ^= Tally.checksum_of(np.asarray(original[ids], dtype=np.int64))
+    found = world.gather((counts, int(checksum)), "counting the nodes")
+    return (
+        {name: sum(there[name] for there, _ in found) for name in groups},
+        int(np.bitwise_xor.reduce(np.array([there for _, there in found], np.uint64))),
+    )
 
 
 def _write(
     scores: Generator[Scores, None, None],
     maker: TableMaker,
     task: Any,
-    groups: dict[str, Seeds],
+    num_rows: int,
+    checksum: int,
     request: Request,
     world: World,
 ) -> dict[str, Any]:
-    """Write all scores, make sure that each node was written once, and put the files in place."""
-    expected = {name: len(seeds) for name, seeds in groups.items()}
+    """Write all scores, make sure that each node was written once, and put the files in place.
+
+    Args:
+        num_rows, checksum: of the nodes that are asked for.
+    """
     part = PartFile(request.output, world.rank, world.size)
     tally = Tally(task)
     try:
-        with closing(scores), Progress(world.is_lead, sum(expected.values())) as progress:
+        with closing(scores), Progress(world.is_lead, num_rows) as progress:
             for step, batch in enumerate(scores):
                 scored = maker.scored(batch)
                 part.add(maker.table(scored))
@@ -168,9 +162,8 @@ def _write(
                         break
         world.together(part.finish, "writing the predictions")
         found = tally.over_all_ranks(world)
-        assert found.rows == sum(expected.values()), f"{found.rows} rows were written, expected {expected}"
-        checksum = np.bitwise_xor.reduce([_checksum(seeds) for seeds in groups.values()])
-        assert found.checksum == int(checksum), "some nodes were written twice, and some not at all"
+        assert found.rows == num_rows, f"{found.rows} rows were written, expected {num_rows}"
+        assert found.checksum == checksum, "some nodes were written twice, and some not at all"
         world.lead(lambda: clear(request.output), "clearing the output", per_machine=True)
         world.barrier("clearing the output")
         entry = world.together(part.land, "putting the predictions in place")
@@ -182,7 +175,6 @@ def _write(
     assert schema is not None
     return {
         "rows": found.rows,
-        "asked_for": expected,
         "splits": found.splits,
         "metrics": found.metrics,
         "checksum": f"{found.checksum:016x}",
@@ -190,7 +182,3 @@ def _write(
         "columns": {field.name: str(field.type) for field in schema},
         "files": files,
     }
-
-
-def _checksum(seeds: Seeds) -> np.uint64:
-    return Tally.checksum_of(seeds.original)

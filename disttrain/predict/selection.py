@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,6 @@ import numpy as np
 from ..config import ExperimentError
 from ..config.check import nearest
 from ..graph.graph import Graph
-from ..sampling import Seeds, gather_seeds
-from ..world import World
 
 SPLITS = ("train", "val", "test")
 CHOICES = ("all", *SPLITS, "unlabelled", "rest")
@@ -32,18 +31,19 @@ def parse_splits(text: str) -> tuple[str, ...]:
     return (*SPLITS, "rest") if "all" in given else tuple(name for name in CHOICES if name in given)
 
 
-def select(
-    world: World, graph: Graph, task: Any, splits: tuple[str, ...], rows: np.ndarray | None, time: str | None = None
-) -> dict[str, Seeds]:
-    """The nodes to predict, by group; no node is in two. Every rank calls it.
+Choice = Callable[[int, int], np.ndarray]
+"""(low, high), the machine's own range of nodes, -> int [num_chosen], which of it, counted from `low`."""
+
+
+def choices(graph: Graph, task: Any, splits: tuple[str, ...], rows: np.ndarray | None) -> dict[str, Choice]:
+    """The nodes to predict, by group; no node is in two.
 
     Args:
         task: its splits, and what it takes for a label.
         splits: see `parse_splits`.
         rows: of the user's data, ascending, instead of splits: one group, `ids`.
-        time: the attribute that holds their times, where these matter.
 
-    Cost: a pass over masks or labels, and 16 bytes a node that is chosen to every rank.
+    Cost of a choice: a pass over the machine's own masks, labels or ids.
     """
     node_type = task.node_type
 
@@ -58,17 +58,25 @@ def select(
             return ~np.logical_or.reduce([member(split, low, high) for split in SPLITS])
         return np.asarray(graph.node_attribute(node_type, task.splits[name])[low:high], dtype=bool)
 
-    groups: dict[str, Seeds] = {}
     names = ("ids",) if rows is not None else splits
-    for number, name in enumerate(names):
 
-        def chosen(low: int, high: int, name: str = name, before: tuple[str, ...] = names[:number]) -> np.ndarray:
-            mine = member(name, low, high)
-            for other in before:
+    def choose(number: int) -> Choice:
+        def chosen(low: int, high: int) -> np.ndarray:
+            mine = member(names[number], low, high)
+            for other in names[:number]:
                 mine = mine & ~member(other, low, high)
             return np.flatnonzero(mine)
 
-        groups[name] = gather_seeds(world, graph, node_type, chosen, f"gathering the nodes of {name}", time)
-    if not any(len(seeds) for seeds in groups.values()):
-        raise ExperimentError(f'--split: there is no node of type "{node_type}" in {", ".join(names)}')
-    return groups
+        return chosen
+
+    return {name: choose(number) for number, name in enumerate(names)}
+
+
+def joined(parts: Iterable[Choice]) -> Choice:
+    """All of several groups."""
+    parts = list(parts)
+
+    def chosen(low: int, high: int) -> np.ndarray:
+        return np.sort(np.concatenate([part(low, high) for part in parts]))
+
+    return chosen

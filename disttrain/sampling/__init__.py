@@ -1,5 +1,6 @@
 """Seeds -> neighbours -> features: the mini-batches of a graph that is spread over machines."""
 
+from .exchange import RowExchange
 from .features import FeatureFetcher
 from .loader import NodeLoader
 from .neighbors import DistNeighborSampler
@@ -12,6 +13,7 @@ __all__ = [
     "FeatureFetcher",
     "NodeLoader",
     "Route",
+    "RowExchange",
     "Seeds",
     "Subgraph",
     "gather_seeds",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from ..world import World
+from .layerwise import LayerwiseLoader
 from .precision import Precision
 from .scores import sampled_scores
 
@@ -42,7 +43,11 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad():
-            for logits, _, batch in sampled_scores(model, task, loader, transfer, precision):
+            if isinstance(loader, LayerwiseLoader):
+                scores = loader.scores(model, task, precision)
+            else:
+                scores = sampled_scores(model, task, loader, transfer, precision)
+            for logits, _, batch in scores:
                 loss_sum = loss_sum.to(logits.device) + task.loss(logits, batch).double()
                 if batch[node_type].batch_size:
                     task.update(metrics, logits, batch)

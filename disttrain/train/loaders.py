@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Protocol
 
+import numpy as np
 from torch import nn
 from torch_geometric.data import HeteroData
 
@@ -13,6 +14,7 @@ from ..graph.graph import Graph
 from ..sampling import NodeLoader, split_seeds
 from ..sampling.kind import seed_time_attribute
 from ..world import World
+from .layerwise import LayerwiseLoader, check_layered
 
 
 class Loader(Protocol):
@@ -24,11 +26,21 @@ class Loader(Protocol):
     def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]: ...
 
 
-def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any, model: nn.Module) -> dict[str, Loader]:
-    """Loaders of the task's splits; batches carry what model and task want. Every rank calls it."""
+def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any, model: nn.Module) -> dict[str, Any]:
+    """A `Loader` of the training split, and for the others that or a `LayerwiseLoader`; every rank calls it.
+
+    Batches carry what model and task want.
+
+    Raises:
+        ExperimentError: `evaluate.method` is layerwise, and the model cannot be computed so.
+    """
     wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
-    return {
-        split: NodeLoader(
+    layerwise = experiment.evaluate.method == "layerwise"
+    if layerwise:
+        check_layered(model)
+
+    def sampled(split: str) -> Loader:
+        return NodeLoader(
             world,
             graph,
             task.node_type,
@@ -38,5 +50,20 @@ def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any,
             wants=wants,
             training=split == "train",
         )
-        for split in ("train", "val", "test")
-    }
+
+    def exact(split: str) -> LayerwiseLoader:
+        def chosen(low: int, high: int) -> np.ndarray:
+            return np.flatnonzero(graph.node_attribute(task.node_type, task.splits[split])[low:high])
+
+        return LayerwiseLoader(
+            world,
+            graph,
+            task.node_type,
+            chosen,
+            settings=experiment.evaluate,
+            sampling=experiment.sampling,
+            wants=model.wants,  # pyright: ignore[reportArgumentType]
+            carried=task.wants.nodes[task.node_type],
+        )
+
+    return {split: (exact if layerwise and split != "train" else sampled)(split) for split in ("train", "val", "test")}

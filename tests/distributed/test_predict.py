@@ -255,3 +255,22 @@ def test_other_data_of_the_same_schema(shop: Path) -> None:
     write_tables(shop / "others", older=1.0)
     summary, _ = ask(shop, "other-data", f"data.root={shop}/others", f"partition.dir={shop}/cut-others")
     assert summary["data"]["as_in_training"] is False
+
+
+def test_layerwise_is_sampled_with_all_neighbours_in_training_and_after(shop: Path) -> None:
+    with World.start(device="cpu", threads=1) as world:
+        places = [f"data.root={shop}/tables", f"run_dir={shop}/runs/exact", f"partition.dir={shop}/cut"]
+        settings = ["partition.parts=3", "evaluate.method=layerwise", "evaluate.batch_edges=50", "train.epochs=1"]
+        trained = run(read_experiment(shop / "shop.yaml", [*places, *settings]), world)
+    assert trained["num_evaluated"]["test"] > 0
+    summary, rows = ask(shop, "exact-1", run_name="exact")
+    assert summary["method"] == "layerwise"
+    assert summary["metrics"]["test"] == pytest.approx(trained["test"], rel=1e-6)
+    _, sampled = ask(shop, "exact-2", "evaluate.method=sampled", "sampling.eval_fanout=[-1,-1]", run_name="exact")
+    _, spread = ask(shop, "exact-3", run_name="exact", size=4, machines=2)
+    for others in (sampled, spread):
+        for name in ("logits", "probabilities", "embedding"):
+            np.testing.assert_allclose(
+                np.array([row[name] for row in rows]), np.array([row[name] for row in others]), rtol=1e-5, atol=1e-5
+            )
+        assert [row["user name"] for row in rows] == [row["user name"] for row in others]
