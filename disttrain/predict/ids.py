@@ -36,23 +36,22 @@ def rows_of_ids(path: Path, keys: NodeKeys, num_nodes: int, node_type: str) -> n
         database.execute(f"SET temp_directory = {_text(scratch)}")
         given = _read(database, path, keys)
         if keys.path is None:
-            known = f"(SELECT range AS {_name(keys.columns[0])}, range AS row FROM range({num_nodes}))"
+            known = f"(SELECT range AS key0, range AS row FROM range({num_nodes}))"
         else:
+            columns = [f'"key".{_name(name)}' for name in keys.names] if keys.composite else ['"key"']
+            named = ", ".join(f"{column} AS key{n}" for n, column in enumerate(columns))
             source = f"read_parquet({_text(str(keys.path))}, file_row_number = true)"
-            columns = ", ".join(_name(column) for column in keys.columns)
-            known = f"(SELECT {columns}, file_row_number AS row FROM {source})"
-        kinds = {row[0]: row[1] for row in database.execute(f"DESCRIBE SELECT * FROM {known}").fetchall()}
-        number = {column: place for place, column in enumerate(keys.columns)}
-        casts = ", ".join(
-            f"{_cast(f'given{n}', given[n], kinds[column])} AS value{n}, given{n}" for column, n in number.items()
-        )
+            known = f"(SELECT {named}, file_row_number AS row FROM {source})"
+        kinds = [row[1] for row in database.execute(f"DESCRIBE SELECT * FROM {known}").fetchall()[:-1]]
+        number = range(len(kinds))
+        casts = ", ".join(f"{_cast(f'given{n}', given[n], kinds[n])} AS value{n}, given{n}" for n in number)
         database.execute(f"CREATE TEMP TABLE wanted AS SELECT {casts} FROM given")
-        equal = " AND ".join(f"known.{_name(column)} = wanted.value{n}" for column, n in number.items())
+        equal = " AND ".join(f"known.key{n} = wanted.value{n}" for n in number)
         found = f"FROM wanted LEFT JOIN {known} AS known ON {equal}"
-        shown = ", ".join(f"CAST(given{n} AS VARCHAR)" for n in number.values())
+        shown = ", ".join(f"CAST(given{n} AS VARCHAR)" for n in number)
         _refuse(database, f"SELECT {shown} {found} WHERE known.row IS NULL", path, _unknown(keys, kinds, node_type))
-        values = ", ".join(f"value{n}" for n in number.values())
-        first = ", ".join(f"any_value(CAST(given{n} AS VARCHAR))" for n in number.values())
+        values = ", ".join(f"value{n}" for n in number)
+        first = ", ".join(f"any_value(CAST(given{n} AS VARCHAR))" for n in number)
         twice = f"SELECT {first} FROM wanted GROUP BY {values} HAVING count(*) > 1"
         _refuse(database, twice, path, "come more than once; leave each but once")
         rows = database.execute(f"SELECT known.row {found} ORDER BY 1").fetchnumpy()["row"]
@@ -111,10 +110,10 @@ def _cast(column: str, given: str, wanted: str) -> str:
     return f"TRY_CAST({column} AS {wanted})"
 
 
-def _unknown(keys: NodeKeys, kinds: dict[str, str], node_type: str) -> str:
+def _unknown(keys: NodeKeys, kinds: list[str], node_type: str) -> str:
     if keys.path is None:
         return f'are no nodes of type "{node_type}": ids are rows of the data, whole numbers from 0 on'
-    kind = ", ".join(f"{name} ({kinds[column]})" for name, column in zip(keys.names, keys.columns))
+    kind = ", ".join(f"{name} ({kind})" for name, kind in zip(keys.names, kinds))
     return f'are the key of no node of type "{node_type}"; its key is {kind}'
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,9 @@ from ..graph.graph import Graph
 ROW = "id"
 """What stands for the key where the data has none: the row of the node in the user's data, from 0 on."""
 
+_KEY = "key"
+"""The column of the file."""
+
 
 @dataclass
 class NodeKeys:
@@ -26,8 +28,8 @@ class NodeKeys:
     """Columns as the user calls them."""
     path: Path | None
     """None: the data has no keys, rows stand for them."""
-    columns: tuple[str, ...] = (ROW,)
-    """Of the file, in the order of `names`; parts of one column where that is a struct."""
+    composite: bool = False
+    """The file's one column, `key`, holds structs of the columns."""
     _file: Any = field(default=None, repr=False)
     _starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64), repr=False)
     _group: tuple[int, Any] = field(default=(-1, None), repr=False)
@@ -45,10 +47,11 @@ class NodeKeys:
             file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
             raise ExperimentError(f'the keys of node type "{node_type}" cannot be read from {path}: {error}') from error
-        columns = tuple(file.schema_arrow.names)
-        names = _names(graph.manifest, node_type, columns)
+        kind = file.schema_arrow.field(_KEY).type
+        composite = pa.types.is_struct(kind)
+        names = tuple(field.name for field in kind) if composite else (_name(graph.manifest, node_type),)
         counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        return NodeKeys(names, path, columns, file, np.cumsum([0, *counts]))
+        return NodeKeys(names, path, composite, file, np.cumsum([0, *counts]))
 
     def take(self, rows: np.ndarray) -> dict[str, pa.Array]:
         """The keys of these rows, ascending int64; user's column -> values."""
@@ -57,7 +60,8 @@ class NodeKeys:
         groups = np.searchsorted(self._starts, rows, side="right") - 1
         pieces: list[pa.Table] = [self._read(int(group), rows[groups == group]) for group in np.unique(groups)]
         table = pa.concat_tables(pieces) if pieces else self._file.schema_arrow.empty_table()
-        return {name: _one_chunk(table.column(column)) for name, column in zip(self.names, self.columns, strict=True)}
+        columns = table.flatten().columns if self.composite else table.columns
+        return {name: _one_chunk(column) for name, column in zip(self.names, columns, strict=True)}
 
     def _read(self, group: int, rows: np.ndarray) -> pa.Table:
         if self._group[0] != group:
@@ -71,10 +75,8 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _names(manifest: dict[str, Any], node_type: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """How the user calls the key columns: as the experiment did that made the partitions."""
-    if tuple(columns) != ("key",):
-        return tuple(columns)
+def _name(manifest: dict[str, Any], node_type: str) -> str:
+    """How the user calls a key of one column: as the experiment did that made the partitions."""
     data = manifest.get("info", {}).get("made_from", {}).get("data", {})
     key = data.get("nodes", {}).get(node_type, {}).get("key")
-    return (key,) if isinstance(key, str) else tuple(columns)
+    return key[0] if isinstance(key, list) and len(key) == 1 else _KEY

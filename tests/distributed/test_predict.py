@@ -116,7 +116,7 @@ def ask(place: Path, output: str, *overrides: str, size: int = 1, machines: int 
     """Predict on so many ranks; the summary, which is the file's, and all rows, sorted by key."""
     (summary, *_) = answers(request(place, output, **given), *overrides, size=size, machines=machines)
     assert summary == json.loads((place / output / "_predictions.json").read_text())
-    rows = pq.read_table(place / output).sort_by("user name").to_pylist()
+    rows = pq.read_table(place / output).sort_by([(name, "ascending") for name in summary["keys"]]).to_pylist()
     assert sum(pq.read_metadata(place / output / file["name"]).num_rows for file in summary["files"]) == len(rows)
     assert sorted(os.listdir(place / output)) == sorted(
         [".lock", "_predictions.json", *(file["name"] for file in summary["files"])]
@@ -274,3 +274,51 @@ def test_layerwise_is_sampled_with_all_neighbours_in_training_and_after(shop: Pa
                 np.array([row[name] for row in rows]), np.array([row[name] for row in others]), rtol=1e-5, atol=1e-5
             )
         assert [row["user name"] for row in rows] == [row["user name"] for row in others]
+
+
+ROOMS = """\
+name: rooms
+run_dir: PLACE/runs/rooms
+data:
+  source: tables
+  root: PLACE
+  nodes: {room: {file: rooms.csv, key: [house, label], label: warm, features: {numeric: [heat]}}}
+  split: {by: ratio, train: 0.5, val: 0.2, test: 0.2}
+partition: {dir: PLACE/cut}
+task: {kind: node_classification}
+model: {kind: hetero_conv, hidden: 4}
+train: {epochs: 1, threads: 1, device: cpu}
+"""
+
+
+def test_keys_of_several_columns(tmp_path: Path) -> None:
+    """Of different types, and one of them is called as a column of ours is."""
+    rooms = [(house, floor) for house in ("north", "south") for floor in range(20)]
+    floors = [floor for _, floor in rooms]
+    write_csv(
+        tmp_path / "rooms.csv",
+        house=[house for house, _ in rooms],
+        label=floors,
+        heat=[float(floor) for floor in floors],
+        warm=[floor > 9 for floor in floors],
+    )
+    (tmp_path / "rooms.yaml").write_text(ROOMS.replace("PLACE", str(tmp_path)))
+    with World.start(device="cpu", threads=1) as world:
+        run(read_experiment(tmp_path / "rooms.yaml"), world)
+    summary, rows = ask(tmp_path, "all", run_name="rooms")
+    assert summary["keys"] == ["house", "label"]
+    assert [(row["house"], row["label"]) for row in rows] == rooms
+    assert [row["label_name"] for row in rows] == ["true" if floor > 9 else "false" for floor in floors]
+    assert [row["label_"] for row in rows] == [int(floor > 9) for floor in floors]
+
+    wanted = rooms[5:30:4]
+    ids = tmp_path / "ids.parquet"
+    pq.write_table(pa.table({"label": [float(f) for _, f in wanted], "house": [house for house, _ in wanted]}), ids)
+    _, some = ask(tmp_path, "some", run_name="rooms", ids=str(ids))
+    assert [(row["house"], row["label"]) for row in some] == wanted
+    pq.write_table(pa.table({"label": [1.5, 3.0, 3.0], "house": ["north"] * 3}), ids)
+    text = refusal(request(tmp_path, "no", "rooms", ids=str(ids)))
+    assert '1 of the ids are the key of no node of type "room"' in text and "('north', '1.5')" in text
+    (tmp_path / "ids.txt").write_text("north")
+    text = refusal(request(tmp_path, "no", "rooms", ids=str(tmp_path / "ids.txt")))
+    assert "a node is known by house, label together" in text
