@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import duckdb
 import numpy as np
@@ -17,7 +18,7 @@ from .scratch import Scratch
 from .table_files import Reading, literal, not_in_encoding, reading_of
 
 ROW = "__row__"
-"""Column of a table's row numbers in its file (in all its files, one after the other), from 0."""
+"""Column of a table's row numbers."""
 
 BLOCK_ROWS = 1 << 17
 """How many rows are in memory at a time."""
@@ -46,7 +47,30 @@ def connect(scratch: Scratch, memory_bytes: int | None) -> duckdb.DuckDBPyConnec
         },
     )
     database.execute("SET GLOBAL TimeZone = 'UTC'")
+    # compressing what is read once or twice takes longer than all else
+    database.execute("SET GLOBAL force_compression = 'uncompressed'")
     return database
+
+
+@contextmanager
+def room_for(scratch: Scratch, memory_bytes: int | None) -> Iterator[None]:
+    """Say it in the user's words when memory or disk do not suffice."""
+    try:
+        yield
+    except duckdb.Error as error:
+        if isinstance(error, duckdb.OutOfMemoryException) and "temp" not in str(error):
+            now = f"is {memory_bytes}" if memory_bytes else "is not set"
+            raise ExperimentError(f"data.memory_bytes {now}, which does not suffice: {brief(error)}") from error
+        if _is_full(error):
+            raise ExperimentError(scratch.full()) from error
+        raise
+
+
+def _is_full(error: duckdb.Error) -> bool:
+    said = str(error)
+    return isinstance(error, duckdb.OutOfMemoryException) or any(
+        what in said for what in ("No space left", "File too large", "quota", "Could not write")
+    )
 
 
 def quoted(name: str) -> str:
@@ -61,6 +85,7 @@ class Table:
 
     Attributes:
         place: where it stands in the YAML.
+        row: SQL, the row's number in the file (in all its files, one after the other), from 0.
         columns: name -> DuckDB type, computed columns included.
         left_out: why -> how many rows are not in the graph.
         mistakes: what is wrong with it, one line each; nothing but this may be used while there are any.
@@ -71,6 +96,7 @@ class Table:
         self.columns: dict[str, str] = {}
         self.left_out: dict[str, int] = {}
         self.mistakes: list[str] = []
+        self.row = quoted(ROW)
         self._untyped: set[str] = set()
 
     @property
@@ -115,10 +141,16 @@ class Table:
             # insertion order is the order of the file, so rowid is the row's number
             self.database.execute(f"CREATE TABLE {raw} AS SELECT {selected} FROM {reading.sql((*text, *guessed))}")
         except duckdb.Error as error:
+            if _is_full(error):
+                raise
             raise ExperimentError(self._why_unreadable(reading, error)) from None
         typed = {key: kind for key, kind in guessed.items() if self._survives(raw, key, kind)}
         types.update({key: "VARCHAR" for key in guessed if key not in typed})
         query = self._computed(raw, types, kept, typed)
+        if not expressions and not typed and not any(map(_is_zoned, types.values())):
+            self.database.execute(f"ALTER TABLE {raw} RENAME TO {self.name}")
+            self.row = "rowid"
+            return
         where = self.settings.where
         if where is not None:
             try:
@@ -134,6 +166,8 @@ class Table:
             try:
                 self.database.execute(f"CREATE TABLE {self.name} AS SELECT {result} FROM ({query}){condition}{order}")
             except duckdb.Error as error:
+                if _is_full(error):
+                    raise
                 self.mistakes.append(f"data.{self.place}: computing its columns failed: {brief(error)}")
             else:
                 total, left = (self._count(name) for name in (raw, self.name))
@@ -254,8 +288,12 @@ class Table:
         `reorder`: the condition looks at other rows, so that the order has to be made anew.
         """
         before, rest = self._count(self.name), quoted(self.place + " rest")
-        order = f" ORDER BY {quoted(ROW)}" if reorder else ""
-        self.database.execute(f"CREATE TABLE {rest} AS SELECT * FROM {self.name} WHERE NOT ({condition}){order}")
+        order = f" ORDER BY {self.row}" if reorder else ""
+        numbered = "*" if self.row == quoted(ROW) else f"{self.row} AS {quoted(ROW)}, *"
+        self.database.execute(
+            f"CREATE TABLE {rest} AS SELECT {numbered} FROM {self.name} WHERE NOT ({condition}){order}"
+        )
+        self.row = quoted(ROW)
         self.database.execute(f"DROP TABLE {self.name}")
         self.database.execute(f"ALTER TABLE {rest} RENAME TO {self.name}")
         self._note(why, before - self._count(self.name))
@@ -299,13 +337,15 @@ class Table:
         with self.database.cursor() as cursor:
             try:
                 start, last = 0, -1
-                for batch in batches(cursor, f"SELECT rowid AS id, {quoted(ROW)} AS row{selected} FROM {self.name}"):
+                for batch in batches(cursor, f"SELECT rowid AS id, {self.row} AS row{selected} FROM {self.name}"):
                     ids, rows = (batch.column(place).to_numpy() for place in (0, 1))
                     assert ids[0] == start and (np.diff(ids) == 1).all(), (self.place, start, ids)
                     assert rows[0] > last and (np.diff(rows) > 0).all(), (self.place, last, rows)
                     yield start, batch.columns[2:]
                     start, last = start + batch.num_rows, rows[-1]
             except duckdb.Error as error:
+                if _is_full(error):
+                    raise
                 raise ExperimentError(f"data.{self.place}: {brief(error)}") from None
 
     def floats(self, expressions: Sequence[str]) -> Iterator[tuple[int, list[np.ndarray]]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config import EdgeType, edge_type_name
 from .scratch import Scratch
-from .table_columns import Table, batches, quoted
+from .table_columns import ROW, Table, batches, quoted
 from .table_keys import comparison, has_key, key_columns, key_text
 
 _SHOWN = 5
@@ -71,7 +71,10 @@ class Relation:
         """Look the keys up. Cost: a hash join for each end, on the disk where memory does not suffice."""
         joins, ids = "", []
         for position, end in enumerate(self.ends):
-            keys = ", ".join(quoted(column) for column in key_columns(end.target))
+            keys = ", ".join(
+                f"{end.target.row if column == ROW else quoted(column)} AS {quoted(column)}"
+                for column in key_columns(end.target)
+            )
             equal, _ = comparison(self.table, end.columns, end.target, f"k{position}")
             joins += f" LEFT JOIN (SELECT {keys}, rowid AS __id__ FROM {end.target.name}) AS k{position} ON {equal}"
             ids.append(f"k{position}.__id__ AS end{position}")

@@ -27,7 +27,7 @@ from .loaded import LoadedGraph
 from .nearest import nearest
 from .scratch import Scratch
 from .split import by_names, by_ratio, by_time, moment, set_masks
-from .table_columns import Table, connect, quoted
+from .table_columns import Table, connect, quoted, room_for
 from .table_edges import End, Relation
 from .table_features import Features, check_features, columns_of, set_node_features
 from .table_files import files_of_tables, table_files, tables_of
@@ -54,7 +54,11 @@ def read_tables(data: TablesData, task: Task, scratch_parent: str | Path | None 
             together; then one for all keys that are not unique, one for all that name no row.
     """
     files = files_of_tables(data)
-    with Scratch(scratch_parent) as scratch, connect(scratch, data.memory_bytes) as database:
+    with (
+        Scratch(scratch_parent) as scratch,
+        room_for(scratch, data.memory_bytes),
+        connect(scratch, data.memory_bytes) as database,
+    ):
         tables = {place: Table(database, place, table) for place, table in tables_of(data).items()}
         target, why_not = _target(data, task)
         for place, table in tables.items():
