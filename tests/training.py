@@ -103,15 +103,20 @@ def row_trainer(
     model: nn.Module | None = None,
     loaders: dict[str, Any] | None = None,
     manifest: dict[str, Any] | None = None,
+    of: Any = None,
     **train: Any,
 ) -> Trainer:
-    """A trainer over `RowLoader`s: 41 rows in batches of 10 are five steps an epoch, the last of one row."""
+    """A trainer over `RowLoader`s: 41 rows in batches of 10 are five steps an epoch, the last of one row.
+
+    Args:
+        of: the task; None: `task()`.
+    """
     torch.manual_seed(0)
     return Trainer(
         experiment(run_dir, seed, **train),
         world,
         SimpleNamespace(manifest=manifest or MANIFEST),
-        task(),
+        of or task(),
         model or RowModel(dropout),
         loaders=loaders
         or {

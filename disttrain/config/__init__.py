@@ -57,12 +57,13 @@ from .section import (
     edge_type_name,
     parse_edge_type,
 )
-from .task import Metric, NodeClassification, Task
+from .task import ClassificationMetric, NodeClassification, NodeRegression, RegressionMetric, Task
 from .train import Checkpoints, EarlyStop, Launch, Scheduler, Train
 
 __all__ = [
     "Aggr",
     "Checkpoints",
+    "ClassificationMetric",
     "Conv",
     "CsvFormat",
     "CustomModel",
@@ -87,14 +88,15 @@ __all__ = [
     "Inputs",
     "Launch",
     "Layered",
-    "Metric",
     "Model",
     "Names",
     "NodeClassification",
+    "NodeRegression",
     "NodeTable",
     "Partition",
     "PygData",
     "PythonData",
+    "RegressionMetric",
     "Relation",
     "RelationOptions",
     "RelationWeights",

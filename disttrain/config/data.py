@@ -123,6 +123,9 @@ class GeneratedData(Data):
     edges: dict[Relation, GeneratedEdges] = {}
     target: str | None = None
     """The node type that gets labels and a split; the first one if null."""
+    target_kind: Literal["classes", "numbers"] = "classes"
+    """The label `y` of the target type: a class; or a number, its class over `num_classes` and a tenth of the node's
+    first feature (of a ring: the node's id)."""
     num_classes: PositiveInt = 10
     num_communities: PositiveInt = 64
     homophily: Fraction = 0.8

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from . import Experiment, ExperimentError, Metric, NodeClassification, fanout_conflicts
+from . import Experiment, ExperimentError, fanout_conflicts
 from .check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, nearest, shown
 from .yaml import Path, YamlError, dump_yaml, leaves, parse_path, parse_yaml, path_text
 
@@ -140,14 +140,17 @@ def _metric_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
     """Metrics that training is to go by, against those of the task."""
     if not _sound(mistakes, "task") or not isinstance(checked.get("task"), dict):
         return []
-    names = checked["task"].get("metrics", NodeClassification.model_fields["metrics"].default)
+    section = choose(field_kind(Experiment.model_fields["task"]), checked["task"])
+    assert section is not None, "the task is sound"
+    metrics = section.model_fields["metrics"]
+    names, known = checked["task"].get("metrics", metrics.default), get_args(get_args(metrics.annotation)[0])
     found = []
     for path in (("train", "best_metric"), ("train", "early_stop", "metric")):
         value: Any = checked
         for step in path:
             value = value.get(step) if isinstance(value, dict) else None
         if isinstance(value, str) and value not in (*names, "loss"):
-            close = None if value in get_args(Metric) else nearest(value, (*names, "loss"))
+            close = None if value in known else nearest(value, (*names, "loss"))
             hint = f"did you mean `{close}`?" if close else "add it to task.metrics"
             found.append(Mistake(path, f"expected one of {', '.join((*names, 'loss'))}, got {shown(value)}; {hint}"))
     return found

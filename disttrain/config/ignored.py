@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import Experiment, HeteroConvModel, Section
+from . import Experiment, HeteroConvModel, NodeRegression, Section
 from .yaml import path_text
 
 
@@ -26,6 +26,11 @@ def ignored_settings(experiment: Experiment) -> list[str]:
             idle(scheduler, ("train", "scheduler"), key, f"train.scheduler.kind is {scheduler.kind}, not step")
     if scheduler.kind not in ("cosine", "linear"):
         idle(scheduler, ("train", "scheduler"), "min_factor", f"train.scheduler.kind is {scheduler.kind}")
+    if train.on_nan == "stop":
+        idle(train, ("train",), "max_skipped", "train.on_nan is stop, the first such step ends the run")
+    task = experiment.task
+    if isinstance(task, NodeRegression) and task.loss != "huber":
+        idle(task, ("task",), "delta", f"task.loss is {task.loss}, only huber has it")
     if train.precision == "fp32":
         idle(train, ("train",), "fp32_layers", "train.precision is fp32, every layer computes in it")
     if experiment.evaluate.method == "layerwise":

@@ -13,7 +13,8 @@ class EarlyStop(Section):
     metric: str
     patience: PositiveInt = 10
     """Epochs (evaluations) without improvement."""
-    mode: Literal["max", "min"] = "max"
+    mode: Literal["auto", "max", "min"] = "auto"
+    """Which way the metric gets better; `auto` knows it."""
 
 
 class Scheduler(Section):
@@ -37,6 +38,9 @@ class Train(Section):
     epochs: PositiveInt = 10
     max_steps: PositiveInt | None = None
     """Stop after so many optimizer steps over all epochs."""
+    accumulate: PositiveInt = 1
+    """Batches whose gradients make one optimizer step, as if they were one batch; the last step of an epoch takes what
+    is left. Steps (`max_steps`, `log_every`, of the scheduler, in the summary) are those of the optimizer."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     lr: Annotated[float, Field(gt=0.0)] = 0.005
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
@@ -45,6 +49,11 @@ class Train(Section):
     scheduler: Scheduler = Scheduler()
     grad_clip: Annotated[float, Field(gt=0.0)] | None = None
     """Largest norm of the whole gradient; null: no clipping."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """When the loss or the gradient of a step is not finite: end the run, or leave this step out, on all ranks alike.
+    Either way a message names the first tensor that went wrong, and the weights stay as they were before the step."""
+    max_skipped: PositiveInt = 10
+    """As many steps may be left out, over the whole run, before it ends all the same."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     fp32_layers: Names = ()
     """Modules, by their dotted name in the model (`inputs`, `convs.0`), that compute in fp32 whatever `precision`."""

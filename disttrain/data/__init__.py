@@ -6,7 +6,17 @@ import hashlib
 from functools import cached_property
 from pathlib import Path
 
-from ..config import DataSource, ExperimentError, FileData, GeneratedData, PygData, PythonData, TablesData, Task
+from ..config import (
+    DataSource,
+    ExperimentError,
+    FileData,
+    GeneratedData,
+    NodeRegression,
+    PygData,
+    PythonData,
+    TablesData,
+    Task,
+)
 from .left_out import left_out_lines
 from .loaded import LoadedGraph, conform, target_node_type
 
@@ -76,8 +86,8 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
     """Read the graph and divide the task's nodes into train, validation and test.
 
     The node type of the task has boolean `train_mask`, `val_mask` and `test_mask` afterwards: disjoint, labelled nodes
-    only (a label that is NaN or negative is none). Works in one process, and downloads where the source does. Tensors
-    may lie on memory-mapped files.
+    only (a label that is NaN is none; nor is a negative class). Works in one process, and downloads where the source
+    does. Tensors may lie on memory-mapped files.
 
     Args:
         scratch: where such files are made, `$TMPDIR` if None. They take no room any more when the tensors are gone.
@@ -120,5 +130,8 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
 
         graph, origin = generate(data), "data (generated)"
     loaded = conform(apply_transforms(graph, data.transforms), origin)
-    split_nodes(loaded.data, target_node_type(loaded.data, task), task.label, data.split)
+    split_nodes(
+        loaded.data, target_node_type(loaded.data, task), task.label, data.split,
+        numbers=isinstance(task, NodeRegression),
+    )  # fmt: skip
     return loaded

@@ -27,7 +27,8 @@ def generate(section: GeneratedData) -> HeteroData:
     anew. A relation has exactly `num_edges` different edges and no self loop; edges are sorted by source, then
     destination. `x` is the centre of the node's class plus noise, both near normal. Each type has centres of its own.
     The target type has labels `y` (int64): the class is `community % num_classes`, or, where there are more classes
-    than communities, one of those with that community as remainder, by chance.
+    than communities, one of those with that community as remainder, by chance. With `target_kind: numbers`, `y` is
+    float32, see there.
 
     `ring`: nodes `v` of one type `t`, edges `t,edge,t` from `v` to `(v + 1) % n` (ids 0 to n-1) and to `(v + 2) % n`
     (ids n to 2n-1), `x[v] = [v]` (float32, exact to 2**24), `y[v] = v % num_classes`.
@@ -64,7 +65,7 @@ def _ring(section: GeneratedData) -> HeteroData:
     ids = torch.arange(num_nodes)
     data = HeteroData()
     data[target].x = ids.float().unsqueeze(1)
-    data[target].y = ids % section.num_classes
+    data[target].y = ids.float() if section.target_kind == "numbers" else ids % section.num_classes
     ahead = torch.cat([(ids + 1) % num_nodes, (ids + 2) % num_nodes])
     data[target, "edge", target].edge_index = torch.stack([ids.repeat(2), ahead])
     return data
@@ -86,6 +87,11 @@ def _communities(section: GeneratedData) -> HeteroData:
             data[node_type].x = torch.from_numpy(_features(rng, classes, nodes.features, section))
         if node_type == target:
             data[node_type].y = torch.from_numpy(classes)
+            if section.target_kind == "numbers":
+                y = classes.astype(np.float32) / np.float32(section.num_classes)
+                if nodes.features:
+                    y += data[node_type].x[:, 0].numpy() * np.float32(0.1)
+                data[node_type].y = torch.from_numpy(y)
     for relation, edges in section.edges.items():
         src, name, dst = parse_edge_type(relation)
         for end in (src, dst):

@@ -16,15 +16,19 @@ from .nearest import nearest
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 
-def split_nodes(data: HeteroData, node_type: str, label: str, split: Split) -> None:
+def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, numbers: bool = False) -> None:
     """Set `train_mask`, `val_mask` and `test_mask` (bool [num_nodes]) of a node type.
+
+    Args:
+        numbers: the label is any number (regression), not a class.
 
     Raises:
         ExperimentError: if what the split needs is not there, or nothing is left to train on.
     """
     store = data[node_type]
-    labelled = has_label(store[label].numpy())
-    _check_classes(store[label].numpy()[labelled], f'task.label: attribute "{label}" of node type "{node_type}"')
+    labelled = has_label(store[label].numpy(), numbers)
+    where = f'task.label: attribute "{label}" of node type "{node_type}"'
+    (_check_numbers if numbers else _check_classes)(store[label].numpy()[labelled], where)
     if isinstance(split, SplitByMasks):
         masks = _published(store, node_type, split, labelled)
     elif isinstance(split, SplitByRatio):
@@ -58,10 +62,17 @@ def set_masks(store: NodeStorage, masks: tuple[np.ndarray, ...], labelled: np.nd
         )
 
 
-def has_label(labels: np.ndarray) -> np.ndarray:
-    """Which rows have a label, bool [num_nodes]: one that is NaN or negative, in any of its columns, is none."""
-    # what is not a number is not at least 0 either
-    present = np.ones(labels.shape, dtype=bool) if labels.dtype.kind == "b" else np.greater_equal(labels, 0)
+def has_label(labels: np.ndarray, numbers: bool = False) -> np.ndarray:
+    """Which rows have a label, bool [num_nodes]: one that is NaN, in any of its columns, is none.
+
+    Args:
+        numbers: any number is one; otherwise a negative one is none.
+    """
+    if labels.dtype.kind == "b" or (numbers and labels.dtype.kind != "f"):
+        present = np.ones(labels.shape, dtype=bool)
+    else:
+        # what is not a number is not at least 0 either
+        present = ~np.isnan(labels) if numbers else np.greater_equal(labels, 0)
     return np.asarray(present.all(axis=tuple(range(1, labels.ndim))))
 
 
@@ -74,6 +85,11 @@ def _check_classes(labels: np.ndarray, where: str) -> None:
                 f"{where} holds {wrong.flat[0]:g}; expected classes, whole numbers from 0 on, or zeros and ones for "
                 "several labels (NaN or negative: no label)"
             )
+
+
+def _check_numbers(labels: np.ndarray, where: str) -> None:
+    if labels.dtype.kind == "f" and np.isinf(labels).any():
+        raise ExperimentError(f"{where} holds infinite values; expected numbers (NaN: no label)")
 
 
 def _published(store: NodeStorage, node_type: str, split: SplitByMasks, labelled: np.ndarray) -> tuple[np.ndarray, ...]:

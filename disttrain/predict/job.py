@@ -59,7 +59,8 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         experiment = fit_to_world(experiment, chosen, world)
         graph = prepare_graph(experiment, world)
         same_data = chosen.state["run"]["data"]["fingerprint"] == graph.fingerprint
-        task, model = world.together(lambda: build(experiment, graph, world), "building task and model")
+        task, model = build(experiment, graph, world)
+        task = task.as_trained(chosen.state["labels"])
         load_weights(model, chosen, world)
         keys = world.together(lambda: NodeKeys.of(graph, task.node_type), "reading the keys")
         rows = _rows(request, keys, graph, task, world)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
-from ..train.evaluate import merged_metrics
+from ..train.evaluate import merged_scores
 from ..world import World
 from .selection import SPLITS
 from .tables import Scored
@@ -37,7 +36,7 @@ class Tally:
         self.checksum = np.uint64(0)
         self.counts = torch.zeros(len(SPLITS) + 1, 2, dtype=torch.int64)
         self.metrics = [task.metrics() for _ in SPLITS]
-        self.loss = torch.zeros(len(SPLITS), dtype=torch.float64)
+        self.loss = torch.zeros(len(SPLITS), 2, dtype=torch.float64)
 
     def add(self, scored: Scored) -> None:
         self.checksum ^= self.checksum_of(scored.rows)
@@ -50,7 +49,8 @@ class Tally:
                 batch[self.task.node_type][self.task.label] = scored.labels[labelled]
                 batch[self.task.node_type].batch_size = len(labelled)
                 self.task.update(self.metrics[number], logits, batch)
-                self.loss[number] += self.task.loss(logits, batch).double()
+                self.loss[number, 0] += self.task.loss(logits, batch).double()
+                self.loss[number, 1] += self.task.weight(batch)
 
     @staticmethod
     def checksum_of(rows: np.ndarray) -> np.uint64:
@@ -71,12 +71,11 @@ class Tally:
         checksums = world.gather(int(self.checksum), "counting the predictions")
         metrics: dict[str, dict[str, float]] = {}
         for number, name in enumerate(SPLITS):
-            with warnings.catch_warnings():
-                # A few nodes of one's choice need not have every class, which torchmetrics would say for each.
-                warnings.filterwarnings("ignore", "No (positive|negative) samples in targets")
-                values = merged_metrics(self.metrics[number], self.task.metrics(), world)
-            if labelled := int(counts[number, 1]):
-                metrics[name] = {**values, "loss": loss[number].item() / labelled}
+            scores = merged_scores(self.metrics[number], self.task, world)
+            if counts[number, 1]:
+                total, weight = loss[number].tolist()
+                values = {metric: score.value for metric, score in scores.items()}
+                metrics[name] = {**values, "loss": total / weight if weight else 0.0}
         names = (*SPLITS, "none")
         return Found(
             rows=int(counts[:, 0].sum()),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from .. import config
 from ..graph.schema import Schema
-from .node import NodeClassification
+from .node_classification import NodeClassification
+from .node_regression import NodeRegression
+from .task import Score, Task
 
-__all__ = ["NodeClassification", "build_task"]
+__all__ = ["NodeClassification", "NodeRegression", "Score", "Task", "build_task"]
 
 
-def build_task(task: config.Task, schema: Schema) -> NodeClassification:
-    """Fit the experiment's task to the graph.
+def build_task(task: config.Task, schema: Schema) -> Task:
+    """Fit the experiment's task to the graph. What it learns from the labels themselves is to come: `Task.settled`.
 
     Raises:
         ExperimentError: the graph lacks what the task needs.
     """
+    if isinstance(task, config.NodeRegression):
+        return NodeRegression.build(task, schema)
     return NodeClassification.build(task, schema)

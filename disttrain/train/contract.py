@@ -42,13 +42,12 @@ def check_learnable(model: nn.Module) -> None:
         raise ExperimentError("model.module: the model has no parameter that wants a gradient: nothing to learn")
 
 
-def check_gradients(model: nn.Module, num_seeds: int) -> None:
+def check_gradients(left_out: list[str], num_seeds: int) -> None:
     """After a backward pass: refuse a model that left parameters out, before other ranks wait for their gradients.
 
     Raises:
         ExperimentError: names them.
     """
-    left_out = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if left_out:
         raise ExperimentError(
             f"model.module: the model made no use of its parameters {_listed(left_out)} for a batch of {num_seeds} "

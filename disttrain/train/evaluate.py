@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
+from ..tasks.task import Score
 from ..world import World
 from .layerwise import LayerwiseLoader
 from .precision import Precision
@@ -19,9 +20,11 @@ from .scores import sampled_scores
 @dataclass(frozen=True)
 class Evaluation:
     metrics: dict[str, float]
-    """The task's metrics, and `loss`, the mean over the seeds."""
+    """The task's metrics, and `loss`, the (weighted) mean over the seeds; NaN where there is no value."""
     num_evaluated: int
     """Distinct seeds that were scored."""
+    notes: tuple[str, ...] = ()
+    """What a reader has to know of the metrics: which have no value, and why."""
 
 
 def evaluate(
@@ -38,7 +41,7 @@ def evaluate(
     """
     node_type = task.node_type
     metrics = task.metrics()
-    loss_sum, scored = torch.zeros((), dtype=torch.float64), [torch.empty(0, dtype=torch.int64)]
+    sums, scored = torch.zeros(2, dtype=torch.float64), [torch.empty(0, dtype=torch.int64)]
     training = model.training
     model.eval()
     try:
@@ -48,7 +51,9 @@ def evaluate(
             else:
                 scores = sampled_scores(model, task, loader, transfer, precision)
             for logits, _, batch in scores:
-                loss_sum = loss_sum.to(logits.device) + task.loss(logits, batch).double()
+                loss, weight = task.loss(logits, batch).double(), task.weight(batch)
+                weight = weight.double() if isinstance(weight, Tensor) else loss.new_full((), weight)
+                sums = sums.to(logits.device) + torch.stack([loss, weight])
                 if batch[node_type].batch_size:
                     task.update(metrics, logits, batch)
                     scored.append(batch[node_type].input_id[: batch[node_type].batch_size].cpu())
@@ -56,19 +61,20 @@ def evaluate(
         model.train(training)
     num_evaluated, num_scored = _count(torch.cat(scored), world)
     assert num_evaluated == num_scored, f"{num_scored - num_evaluated} seeds were scored twice"
-    values = merged_metrics(metrics, task.metrics(), world)
-    loss = world.sum(loss_sum.cpu(), "evaluation").item()
-    return Evaluation({**values, "loss": loss / max(1, num_scored)}, num_evaluated)
+    scores = merged_scores(metrics, task, world)
+    loss, weight = world.sum(sums.cpu(), "evaluation").tolist()
+    values = {name: score.value for name, score in scores.items()}
+    notes = tuple(score.note for score in scores.values() if score.note)
+    return Evaluation({**values, "loss": loss / weight if weight else 0.0}, num_evaluated, notes)
 
 
-def merged_metrics(metrics: Any, empty: Any, world: World) -> dict[str, float]:
-    """The values of a `MetricCollection` over what all ranks have seen, on every rank.
+def merged_scores(metrics: Any, task: Any, world: World) -> dict[str, Score]:
+    """The scores of a `MetricCollection` of the task over what all ranks have seen, on every rank.
 
     States are gathered and merged in rank order; ranks that saw nothing have nothing to add.
 
     Args:
         metrics: this rank's.
-        empty: a collection of the same kind that has seen nothing.
     """
     mine = {
         name: metric.metric_state
@@ -76,18 +82,17 @@ def merged_metrics(metrics: Any, empty: Any, world: World) -> dict[str, float]:
         if metric.update_called
     }
     states = world.gather(mine, "evaluation")
-    values: dict[str, float] = {}
-    for name, metric in empty.items(keep_base=True, copy_state=False):
+    scores: dict[str, Score] = {}
+    for name, metric in task.metrics().items(keep_base=True, copy_state=False):
         seen = [state[name] for state in states if name in state]
         if not seen:
-            values[name] = float("nan")
+            scores[name] = Score(float("nan"), f"{name} has no value: there was nothing to score")
             continue
         for state in reversed(seen):  # each is put before what is there
             metric.merge_state(state)
         metric._update_count = len(seen)  # else compute() warns that nothing was seen
-        value = metric.compute()
-        values[name] = value.item() if isinstance(value, Tensor) else float(value)
-    return values
+        scores[name] = task.score(name, metric)
+    return scores
 
 
 def _count(input_id: Tensor, world: World) -> tuple[int, int]:

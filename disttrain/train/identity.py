@@ -16,7 +16,7 @@ from ..world import World
 _FREE = (
     "name", "run_dir", "launch", "partition.dir", "partition.topology", "sampling.workers", "sampling.prefetch",
     "train.epochs", "train.max_steps", "train.checkpoint", "train.log_every", "train.device", "train.threads",
-    "train.timeout", "evaluate.batch_edges", "evaluate.scratch",
+    "train.timeout", "train.on_nan", "train.max_skipped", "evaluate.batch_edges", "evaluate.scratch",
 )  # fmt: skip
 """Settings that may change between an interruption and the resume."""
 

@@ -35,7 +35,7 @@ from ..graph.graph import Graph
 from ..graph.partitioner import partition
 from ..models import build_model
 from ..sampling.kind import kind_conflicts, missing_attributes
-from ..tasks import build_task
+from ..tasks import Task, build_task
 from ..world import World
 from .trainer import Trainer
 
@@ -55,7 +55,7 @@ def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, 
     started = time.perf_counter()
     graph = prepare_graph(experiment, world)
     partitioned = time.perf_counter()
-    task, model = world.together(lambda: build(experiment, graph, world), "building task and model")
+    task, model = build(experiment, graph, world)
     seconds = {"partition": partitioned - started, "load": time.perf_counter() - partitioned}
     return Trainer(experiment, world, graph, task, model, fresh=fresh, seconds=seconds).train()
 
@@ -93,31 +93,34 @@ def prepare_graph(experiment: Experiment, world: World) -> Graph:
     return graph
 
 
-def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Any, nn.Module]:
-    """Task and model for this graph, with the same first weights on every rank.
+def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.Module]:
+    """Task and model for this graph, with the same first weights on every rank; every rank calls it.
 
     Raises:
         ExperimentError: one message with everything in which the experiment does not fit the graph.
     """
-    refusals = graph_conflicts(experiment, graph.schema.edges)
-    task, model = None, None
+    task = world.together(lambda: _build_task(experiment, graph), "building the task").settled(world, graph)
+
+    def made() -> nn.Module:
+        torch.manual_seed(experiment.seed)
+        return build_model(
+            experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
+        )
+
+    return task, world.together(made, "building the model")
+
+
+def _build_task(experiment: Experiment, graph: Graph) -> Task:
+    refusals, task = graph_conflicts(experiment, graph.schema.edges), None
     try:
         task = build_task(experiment.task, graph.schema)
     except ExperimentError as error:
         refusals.append(str(error))
     if task is not None:
         refusals += kind_conflicts(experiment.sampling, graph.schema, task.node_type)
-    if task is not None and not refusals:
-        torch.manual_seed(experiment.seed)
-        try:
-            model = build_model(
-                experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
-            )
-        except ExperimentError as error:
-            refusals.append(str(error))
     _refuse(refusals)
-    assert task is not None and model is not None
-    return task, model
+    assert task is not None
+    return task
 
 
 def partition_directory(experiment: Experiment, data_fingerprint: str, num_machines: int) -> Path:

@@ -13,38 +13,59 @@ from ..world import World
 @dataclass(frozen=True)
 class SummedLosses:
     total: float
-    """Over seeds of all ranks, of the steps whose loss is finite."""
+    """Over seeds of all ranks, of the steps that were taken."""
+    weight: float
+    """Of those seeds."""
     num_seeds: int
-    """Of those steps."""
     steps: int
     num_bad: int
-    """Losses, over ranks, that are not finite."""
+    """Steps that came to nothing, as something was not finite."""
+    first_bad: int | None
+    """How many steps ago the first of them was."""
     stop: bool
     """Whether a rank was asked to stop."""
-    first_bad: int | None
-    """How many steps ago this rank's first such loss was."""
 
 
 class StepLosses:
     def __init__(self) -> None:
-        self._losses: list[Tensor] = []
+        self._steps: list[Tensor] = []
         self._num_seeds: list[int] = []
+        self._open: list[Tensor] = []
+        self._open_seeds = 0
 
-    def add(self, loss: Tensor, num_seeds: int) -> None:
-        """Take one step's loss, a scalar summed over this rank's seeds."""
-        self._losses.append(loss.detach())
-        self._num_seeds.append(num_seeds)
+    def add(self, loss: Tensor, weight: Tensor | float, num_seeds: int) -> None:
+        """Take one batch's loss and weight, scalars summed over this rank's seeds."""
+        loss = loss.detach().double()
+        weighed = weight.double() if isinstance(weight, Tensor) else loss.new_full((), weight)
+        self._open.append(torch.stack([loss, weighed]))
+        self._open_seeds += num_seeds
+
+    def close(self, bad: Tensor) -> None:
+        """A step is done, with the batches that were added; `bad` says that it came to nothing."""
+        self._steps.append(torch.cat([torch.stack(self._open).sum(dim=0), bad.double().reshape(1)]))
+        self._num_seeds.append(self._open_seeds)
+        self._open, self._open_seeds = [], 0
 
     def __len__(self) -> int:
-        return len(self._losses)
+        return len(self._steps)
+
+    def first_bad(self) -> int | None:
+        """How many steps ago the first one was that came to nothing. Waits for the device."""
+        bad = torch.nonzero(torch.stack(self._steps)[:, 2].cpu())
+        return len(self) - int(bad[0]) if len(bad) else None
+
+    def drop(self, steps: int) -> None:
+        """Forget the newest ones."""
+        if steps:
+            del self._steps[-steps:], self._num_seeds[-steps:]
 
     def sum_up(self, world: World, stop: bool, what: str) -> SummedLosses:
         """Add up over ranks and begin anew. Waits for the device, and for the other ranks; one all-reduce."""
-        losses = torch.stack(self._losses).double().cpu()
+        loss, weight, bad = torch.stack(self._steps).cpu().unbind(dim=1)
         num_seeds = torch.tensor(self._num_seeds, dtype=torch.float64)
-        finite = torch.isfinite(losses)
-        mine = [losses[finite].sum().item(), num_seeds[finite].sum().item(), (~finite).sum().item(), float(stop)]
-        total, seeds, num_bad, stops = world.sum(torch.tensor(mine, dtype=torch.float64), what).tolist()
-        first_bad = None if finite.all() else len(losses) - int(torch.nonzero(~finite)[0])
-        self._losses, self._num_seeds = [], []
-        return SummedLosses(total, int(seeds), len(losses), int(num_bad), stops > 0, first_bad)
+        taken = bad == 0
+        mine = [loss[taken].sum().item(), weight[taken].sum().item(), num_seeds[taken].sum().item(), float(stop)]
+        total, weights, seeds, stops = world.sum(torch.tensor(mine, dtype=torch.float64), what).tolist()
+        first_bad = None if taken.all() else len(self) - int(torch.nonzero(~taken)[0])
+        steps, self._steps, self._num_seeds = len(self), [], []
+        return SummedLosses(total, weights, int(seeds), steps, int((~taken).sum()), first_bad, stops > 0)

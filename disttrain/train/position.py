@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import ExperimentError, Train
+from ..tasks.task import Direction
 from .stop import BestSoFar
 
 
 @dataclass
 class MeanLoss:
-    """The exact mean over seeds of all ranks."""
+    """The exact (weighted) mean over seeds of all ranks."""
 
     total: float = 0.0
+    weight: float = 0.0
+    """As many as there are seeds, where each counts 1."""
     num_seeds: int = 0
 
-    def add(self, total: float, num_seeds: int) -> None:
+    def add(self, total: float, weight: float, num_seeds: int) -> None:
         self.total += total
+        self.weight += weight
         self.num_seeds += num_seeds
 
     @property
     def mean(self) -> float:
-        return self.total / self.num_seeds if self.num_seeds else float("nan")
+        return self.total / self.weight if self.weight else float("nan")
 
 
 @dataclass
@@ -35,9 +40,11 @@ class Position:
     """For early stopping."""
     epoch: int = 0
     epoch_step: int = 0
-    """Steps of this epoch that are done."""
+    """Batches of this epoch that are done."""
     step: int = 0
-    """Steps of all epochs that are done."""
+    """Optimizer steps of all epochs that are done."""
+    skipped: int = 0
+    """Of them, those that came to nothing because something was not finite."""
     epoch_loss: MeanLoss = field(default_factory=MeanLoss)
     best_evaluation: dict[str, Any] | None = None
     """`metrics` and `num_evaluated` of the best epoch's validation."""
@@ -52,7 +59,8 @@ class Position:
             "epoch": self.epoch,
             "epoch_step": self.epoch_step,
             "step": self.step,
-            "epoch_loss": [self.epoch_loss.total, self.epoch_loss.num_seeds],
+            "skipped": self.skipped,
+            "epoch_loss": [self.epoch_loss.total, self.epoch_loss.weight, self.epoch_loss.num_seeds],
             "best": self.best.state(),
             "stop": self.stop.state() if self.stop else None,
             "best_evaluation": self.best_evaluation,
@@ -60,6 +68,7 @@ class Position:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.epoch, self.epoch_step, self.step = state["epoch"], state["epoch_step"], state["step"]
+        self.skipped = state["skipped"]
         self.epoch_loss = MeanLoss(*state["epoch_loss"])
         self.best.restore(state["best"])
         if self.stop is not None and state["stop"] is not None:
@@ -69,24 +78,28 @@ class Position:
         self.metrics_length = state["metrics_length"]
 
 
-def first_position(train: Train, metrics: list[str]) -> Position:
+def first_position(train: Train, directions: Mapping[str, Direction]) -> Position:
     """Where a run begins, with the metrics that choose its best epoch and its end.
 
     Args:
-        metrics: the task's; `loss` comes with them.
+        directions: the task's metrics, and which way each gets better; `loss` comes with them.
 
     Raises:
-        ExperimentError: a metric that the task has not, or a loss that should rise.
+        ExperimentError: a metric that the task has not, or one that should get better the other way.
     """
-    names, early_stop = [*metrics, "loss"], train.early_stop
+    known: dict[str, Direction] = {**directions, "loss": "min"}
+    early_stop = train.early_stop
     for path, name in (("early_stop.metric", early_stop and early_stop.metric), ("best_metric", train.best_metric)):
-        if name is not None and name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
+        if name is not None and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "add it to task.metrics"
-            raise ExperimentError(f"train.{path}: the task has no metric {name!r}, only {', '.join(names)}; {hint}")
-    if early_stop and early_stop.metric == "loss" and early_stop.mode == "max":
-        raise ExperimentError("train.early_stop: a loss gets better as it falls; set train.early_stop.mode=min")
-    chosen = train.best_metric or (early_stop.metric if early_stop else names[0])
-    mode = early_stop.mode if early_stop and early_stop.metric == chosen else ("min" if chosen == "loss" else "max")
-    stop = BestSoFar(early_stop.metric, early_stop.mode) if early_stop else None
-    return Position(best=BestSoFar(chosen, mode), stop=stop)
+            raise ExperimentError(f"train.{path}: the task has no metric {name!r}, only {', '.join(known)}; {hint}")
+    if early_stop and early_stop.mode not in ("auto", known[early_stop.metric]):
+        better = known[early_stop.metric]
+        raise ExperimentError(
+            f"train.early_stop: {early_stop.metric} gets better as it {'falls' if better == 'min' else 'rises'}; set "
+            f"train.early_stop.mode={better}, or leave it out"
+        )
+    chosen = train.best_metric or (early_stop.metric if early_stop else next(iter(known)))
+    stop = BestSoFar(early_stop.metric, known[early_stop.metric]) if early_stop else None
+    return Position(best=BestSoFar(chosen, known[chosen]), stop=stop)

@@ -21,16 +21,20 @@ _SYNC_BUFFERS = next(
 
 
 class _Shell(nn.Module):
-    """The model, or a sum that touches all its parameters in their order."""
+    """The model, or a sum that touches all its parameters in their order.
+
+    `probe`: two numbers whose gradients go along with the model's; see `Gradient`.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.probe = nn.Parameter(torch.zeros(2, device=next(model.parameters()).device))
 
     def forward(self, batch: Any) -> Tensor:
         if batch is None:
             total = torch.zeros(())
-            for parameter in self.model.parameters():
+            for parameter in self.parameters():
                 total = total.to(parameter.device) + parameter.sum() * 0.0
             return total
         return self.model(batch)
@@ -52,15 +56,20 @@ def replicate(model: nn.Module) -> DistributedDataParallel:
     return replica
 
 
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """The running means and variances of batch norms."""
+    return [
+        buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] in ("running_mean", "running_var")
+    ]
+
+
 def mean_running_statistics(model: nn.Module, world: World) -> None:
     """Average the running means and variances of batch norms over all ranks.
 
     Each rank's own follow the seeds of its partition, which differ between ranks. Costs one all-reduce, or nothing
     for models without such buffers.
     """
-    running = [
-        buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] in ("running_mean", "running_var")
-    ]
+    running = running_statistics(model)
     if not running or world.size == 1:
         return
     flat = torch.cat([buffer.reshape(-1) for buffer in running])

@@ -27,6 +27,7 @@ class SavedRun:
 
     Args:
         identity: of `run_identity`; only checkpoints of the same run are gone on from.
+        labels: of `Task.describe`, without which the model's output means nothing.
         position, model, optimizer, precision: what is saved, and put back in place.
     """
 
@@ -35,12 +36,13 @@ class SavedRun:
         experiment: Experiment,
         world: World,
         identity: dict[str, Any],
+        labels: dict[str, Any],
         position: Position,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         precision: Precision,
     ) -> None:
-        self._experiment, self._world, self._identity = experiment, world, identity
+        self._experiment, self._world, self._identity, self._labels = experiment, world, identity, labels
         self._position, self._model, self._optimizer, self._precision = position, model, optimizer, precision
         self.directory = Path(experiment.directory)
         self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
@@ -130,6 +132,7 @@ class SavedRun:
                 "scaler": self._precision.state(),
                 "metrics_length": self._report.durable_length(),
                 "run": self._identity,
+                "labels": self._labels,
             },
         )
         keep = self._experiment.train.checkpoint.keep

@@ -44,10 +44,12 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
     return {
         "name": trainer.experiment.name,
         "task": trainer.experiment.task.kind,
+        "labels": trainer.task.describe(),
         "world_size": world.size,
         "nodes": world.num_machines,
         "epochs": epochs,
         "steps": position.step,
+        "skipped_steps": position.skipped,
         "best_epoch": epochs if position.best.epoch is None else position.best.epoch + 1,
         "best_metric": position.best.metric,
         "val": best["metrics"],

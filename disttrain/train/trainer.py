@@ -17,8 +17,10 @@ from ..config import Experiment, ExperimentError
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
 from ..world import PeerError, World
-from .contract import check_gradients, check_learnable, check_output
+from .bad_steps import BadSteps
+from .contract import check_learnable, check_output
 from .evaluate import Evaluation, evaluate
+from .gradient import Gradient
 from .identity import run_identity
 from .loaders import Loader, build_loaders
 from .losses import StepLosses
@@ -27,7 +29,7 @@ from .phases import STEP_PHASES, PhaseClock
 from .position import MeanLoss, first_position
 from .precision import Precision, keep_fp32
 from .randomness import seed_step
-from .replicas import mean_running_statistics, replicate
+from .replicas import mean_running_statistics
 from .saving import SavedRun
 from .schedule import learning_rate_factor
 from .stop import Interrupted, StopRequest
@@ -75,7 +77,7 @@ class Trainer:
         keep_fp32(self.model, self.settings.fp32_layers, world.device)
         if self.settings.fp32_layers and self.settings.precision == "fp32" and world.is_lead:
             logger.warning("train.fp32_layers has no effect while train.precision is fp32: every layer computes in it")
-        self.position = first_position(self.settings, list(task.metrics().keys()))
+        self.position = first_position(self.settings, task.directions)
         self.clock = PhaseClock(world.device)
         self.clock.seconds.update(seconds or {})
         self.transfer = Transfer(world.device, self.clock)
@@ -86,15 +88,21 @@ class Trainer:
         if self.settings.early_stop and not self.loaders["val"].num_steps:
             raise ExperimentError("train.early_stop needs validation nodes, and data.split leaves none")
         self.optimizer = build_optimizer(self.model, self.settings)
-        self.replica = replicate(self.model)
+        self.gradient = Gradient(
+            self.model, self.optimizer, self.precision, self.settings, world, has_weights=task.has_weights
+        )
         identity = run_identity(experiment, world, graph.manifest, model)
-        self.saved = SavedRun(experiment, world, identity, self.position, self.model, self.optimizer, self.precision)
+        self.saved = SavedRun(
+            experiment, world, identity, task.describe(), self.position, self.model, self.optimizer, self.precision
+        )
         self.stop_request = StopRequest()
         self.steps_here, self.seeds_here = 0, 0
         self.losses = StepLosses()
         self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
         self.epoch_phases: dict[str, float] = {}
         self.epoch_cpu = 0.0
+        self.noted: set[tuple[str, str]] = set()
+        self.bad_steps = BadSteps(self)
 
     def train(self) -> dict[str, Any]:
         """Train to the end, from the newest checkpoint if there is one. Returns the summary.
@@ -102,7 +110,7 @@ class Trainer:
         Raises:
             ExperimentError: the run directory is in use, or holds another run's checkpoints; the disk is full.
             Interrupted: SIGTERM or SIGINT came; a checkpoint was written.
-            FloatingPointError: the loss is not finite.
+            FloatingPointError: a loss or a gradient is not finite.
             PeerError: another rank failed or did not answer.
         """
         try:
@@ -127,47 +135,58 @@ class Trainer:
         self.logged_at = time.perf_counter()
         self.epoch_phases = {phase: self.clock.seconds[phase] for phase in ("train", *STEP_PHASES)}
         self.epoch_cpu = time.process_time()
-        with closing(loader.batches(position.epoch, start=position.epoch_step)) as batches:
+        while not self._at_the_end():
+            self._train_batches()
+            self.bad_steps.look_into()
+        self._log_steps()
+
+    def _train_batches(self) -> None:
+        """To the end of the epoch, or to a step that came to nothing."""
+        position, every = self.position, self.settings.checkpoint.every_steps
+        with closing(self.loaders["train"].batches(position.epoch, start=position.epoch_step)) as batches:
             for batch in self.transfer(batches):
                 self._train_step(batch)
                 position.epoch_step += 1
+                if self.gradient.is_open:
+                    continue
                 position.step += 1
                 last = self._at_the_end()
-                if last or position.step % self.settings.log_every == 0:
+                save = every is not None and position.step % every == 0 and not last  # an epoch's end writes its own
+                log = last or save or position.step % self.settings.log_every == 0
+                if self.bad_steps.find(look=log):
+                    break
+                if log:
                     self._log_steps()
-                every = self.settings.checkpoint.every_steps
-                if every and position.step % every == 0 and not last:  # the end of the epoch writes its own
-                    self._log_steps()
+                if save:
                     self._save()
                     self.logged_at = time.perf_counter()
                 if last:
                     break
 
     def _train_step(self, batch: HeteroData) -> None:
-        position, world, scaler = self.position, self.world, self.precision.scaler
+        """One batch; with the last one of an optimizer step (`train.accumulate`), the step."""
+        position, task = self.position, self.task
         assert (batch.epoch, batch.step) == (position.epoch, position.epoch_step), "batches come in order"
-        seed_step(self.experiment.seed, position.epoch, position.epoch_step, world.rank)
-        self._set_learning_rate()
-        num_seeds = batch[self.task.node_type].batch_size
-        with self.clock.on_device("forward"):
-            with self.precision.autocast():
-                logits = self.replica(batch)
-            check_output(logits, num_seeds, self.task.out_channels)
-            loss = self.task.loss(logits, batch)
-        with self.clock.on_device("backward"):
-            # A rank's loss is the sum over its seeds, and DDP takes the mean over ranks: so, the mean over all seeds.
-            self._backward(scaler.scale(loss * (world.size / max(1, batch.num_global_seeds))))
-            check_gradients(self.model, num_seeds)
-        with self.clock.on_device("optimizer"):
-            if self.settings.grad_clip is not None:
-                scaler.unscale_(self.optimizer)
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.grad_clip)
-            scaler.step(self.optimizer)
-            scaler.update()
-            self.optimizer.zero_grad(set_to_none=True)
-        self.losses.add(loss, num_seeds)
+        seed_step(self.experiment.seed, position.epoch, position.epoch_step, self.world.rank)
+        num_seeds = batch[task.node_type].batch_size
+        if not self.gradient.is_open:
+            self.bad_steps.remember()
+        last = self._closes_step(position.epoch_step)
+        with self.gradient.batch(last):
+            with self.clock.on_device("forward"):
+                with self.precision.autocast():
+                    logits = self.gradient.replica(batch)
+                check_output(logits, num_seeds, task.out_channels)
+                loss, weight = task.loss(logits, batch), task.weight(batch)
+            with self.clock.on_device("backward"):
+                self._backward(loss, weight, num_seeds, batch.num_global_seeds)
+        self.losses.add(loss, weight, num_seeds)
+        if last:
+            with self.clock.on_device("optimizer"):
+                self._set_learning_rate()
+                self.losses.close(self.gradient.step())
+            self.steps_here += 1
         self.seeds_here += batch.num_global_seeds
-        self.steps_here += 1
 
     def _end_epoch(self) -> None:
         """Validate, remember the best, write a checkpoint."""
@@ -219,7 +238,15 @@ class Trainer:
                 self.precision, self.world,
             )  # fmt: skip
         self.saved.write("evaluation", split=split, num_evaluated=evaluation.num_evaluated, metrics=evaluation.metrics)
+        for note in evaluation.notes:
+            if (split, note) not in self.noted and self.world.is_lead:
+                logger.warning("%s: %s", split, note)
+            self.noted.add((split, note))
         return evaluation
+
+    def _closes_step(self, epoch_step: int) -> bool:
+        """Whether a batch of the epoch is the last one of an optimizer step."""
+        return (epoch_step + 1) % self.settings.accumulate == 0 or epoch_step + 1 == self.loaders["train"].num_steps
 
     def _at_the_end(self) -> bool:
         """Of the epoch, or of the run within an epoch (`max_steps`)."""
@@ -237,37 +264,24 @@ class Trainer:
             summed = self.losses.sum_up(self.world, self.stop_request.signal != 0, self._what("training"))
             self.clock.collect()
             mean_running_statistics(self.model, self.world)
-        # Under fp16 such a step was skipped, and a smaller scale may help.
-        if summed.num_bad and (not scaler.is_enabled() or scaler.get_scale() < 1.0):
-            self._refuse_loss(summed.first_bad)
-        position.epoch_loss.add(summed.total, summed.num_seeds)
+        position.epoch_loss.add(summed.total, summed.weight, summed.num_seeds)
+        position.skipped += summed.num_bad
         now = time.perf_counter()
         seconds, self.logged_at = now - self.logged_at, now
         self.clock.seconds["train"] += seconds
         phases = {phase: self.clock.seconds[phase] for phase in STEP_PHASES}
         per_step = {phase: (phases[phase] - self.logged_phases[phase]) / summed.steps for phase in STEP_PHASES}
         self.logged_phases = phases
-        loss, rate = summed.total / max(1, summed.num_seeds), summed.num_seeds / max(1e-9, seconds)
+        loss, rate = MeanLoss(summed.total, summed.weight).mean, summed.num_seeds / max(1e-9, seconds)
         scale = {"scale": scaler.get_scale()} if scaler.is_enabled() else {}
+        skipped = {"skipped": summed.num_bad} if summed.num_bad else {}
         self.saved.write(
             "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=summed.steps,
-            step_seconds=per_step, **scale,
+            step_seconds=per_step, **scale, **skipped,
         )  # fmt: skip
         self.progress.steps(position.epoch_step, loss, rate)
         if summed.stop:
             self._stop()
-
-    def _refuse_loss(self, first_bad: int | None) -> None:
-        step = None if first_bad is None else self.position.step - first_bad
-        places = self.world.gather((step, self.world.host), "comparing losses")
-        step, rank = min((step, rank) for rank, (step, _) in enumerate(places) if step is not None)
-        hint = (
-            "bf16, or train.fp32_layers" if self.precision.scaler.is_enabled() else "a smaller lr, or train.grad_clip"
-        )
-        raise FloatingPointError(
-            f"the loss is not finite: first on rank {rank} on {places[rank][1]}, in step {step} (epoch "
-            f"{self.position.epoch + 1}). Try {hint}, and look for values that are not finite in the features"
-        )
 
     def _stop(self) -> None:
         numbers = [n for n in self.world.gather(self.stop_request.signal, "stopping") if n]
@@ -311,7 +325,7 @@ class Trainer:
             show_summary(summary, self.progress.console)
 
     def _set_learning_rate(self) -> None:
-        steps_per_epoch = self.loaders["train"].num_steps
+        steps_per_epoch = -(-self.loaders["train"].num_steps // self.settings.accumulate)
         num_steps = steps_per_epoch * self.settings.epochs
         if self.settings.max_steps is not None:
             num_steps = min(num_steps, self.settings.max_steps)
@@ -319,11 +333,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.lr * factor
 
-    def _backward(self, loss: Tensor) -> None:
-        if not loss.requires_grad:
-            return  # `check_gradients` names all parameters
+    def _backward(self, loss: Tensor, weight: Tensor | float, num_seeds: int, num_global_seeds: int) -> None:
         try:
-            loss.backward()
+            self.gradient.backward(loss, weight, num_seeds, num_global_seeds)
         except RuntimeError as error:
             if any(word in str(error).lower() for word in ("gloo", "nccl", "connection", "timed out")):
                 raise self.world.explain(error, self._what("adding up gradients")) from error
@@ -347,7 +359,7 @@ class Trainer:
     def _let_go(self) -> None:
         """Close what is open, and drop what refers to the process group: torch may abort at exit otherwise."""
         self.saved.close()
-        del self.replica, self.optimizer, self.model
+        del self.gradient, self.optimizer, self.model, self.bad_steps
         self.loaders = {}
         self.losses = StepLosses()
         gc.collect()

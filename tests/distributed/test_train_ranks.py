@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from disttrain.config import ExperimentError
 from disttrain.train.stop import Interrupted
 from disttrain.world import World
 from tests.ranks import RankFailed, run_ranks
-from tests.training import RowLoader, RowModel, events, row_trainer, weights
+from tests.training import RowLoader, RowModel, events, row_trainer, task, weights
 
 
 def train(world: World, run_dir: str, settings: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -82,7 +83,6 @@ def evaluate_alone(world: World) -> dict[str, Any]:
     from disttrain.train.phases import PhaseClock
     from disttrain.train.precision import Precision
     from disttrain.train.transfer import Transfer
-    from tests.training import task
 
     torch.manual_seed(1)
     clock = PhaseClock(world.device)
@@ -101,7 +101,7 @@ def evaluate_alone(world: World) -> dict[str, Any]:
 @pytest.mark.parametrize("session", ["two", "three"])
 def test_several_ranks_train_as_one_does(session: str, one: Path, request: pytest.FixtureRequest):
     """The gradient is the mean over the global batch, whatever the share of each rank; metrics are of all seeds."""
-    single, summary, metrics = pickle.loads((one / "results").read_bytes())
+    single, summary, metrics = pickle.loads((one / "results").read_bytes())[:3]
     run_dir, results = request.getfixturevalue(session)
     for rank in results:
         found, other, other_metrics = rank["compare_worlds"]
@@ -199,6 +199,33 @@ def test_a_nan_names_the_rank_and_the_step(two: Session):
         # In step 4 it is everywhere; the first one counts.
         assert "first on rank 1 on " in text
         assert "in step 3 (epoch 1)" in text
+
+
+def weighted_and_skipping(world: World, run_dir: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weighted classes, two batches a step, and a step left out in which the last rank's loss is not finite."""
+
+    class Broken(RowModel):
+        def forward(self, batch: Any) -> Tensor:
+            bad = self.training and batch.step == 2 and batch.epoch == 0 and world.rank == world.size - 1
+            return super().forward(batch) * (float("nan") if bad else 1.0)
+
+    torch.manual_seed(0)
+    weighted = replace(task(), weights=(0.3, 1.0, 5.0))
+    settings = {"of": weighted, "model": Broken(), "accumulate": 2, "on_nan": "skip", "log_every": 1}
+    return train(world, run_dir, settings)
+
+
+def test_weights_accumulation_and_skipped_steps_are_those_of_one_rank(one: Path, three: Session):
+    single, summary = pickle.loads((one / "results").read_bytes())[3]
+    for rank in three[1]:
+        found, other = rank["weighted_and_skipping"]
+        for name, tensor in single.items():
+            assert torch.allclose(found[name], tensor, atol=1e-5), name
+        assert (other["steps"], other["skipped_steps"]) == (summary["steps"], summary["skipped_steps"]) == (9, 1)
+        assert other["val"] == pytest.approx(summary["val"], abs=1e-5)
+    (line,) = (e for e in events(three[0] / "weighted_and_skipping") if e["event"] == "skipped")
+    assert "first on rank 2 on " in line["reason"]
+    assert "in step 1 (epoch 1): the model's output (3 NaN of 3 values)" in line["reason"]
 
 
 def raise_on_one(world: World, run_dir: str) -> None:
@@ -314,7 +341,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a single rank, with its results."""
     run_dir = tmp_path_factory.mktemp("one")
     with World.start(device="cpu", threads=1) as world:
-        results = compare_worlds(world, str(run_dir))
+        results = *compare_worlds(world, str(run_dir)), weighted_and_skipping(world, str(run_dir / "weighted"))
     (run_dir / "results").write_bytes(pickle.dumps(results))
     return run_dir
 
@@ -329,4 +356,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Session:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Session:
     run_dir = tmp_path_factory.mktemp("three")
-    return run_dir, run_ranks(in_turn, 3, str(run_dir), ["compare_worlds", "train_and_resume", "batch_norm"])
+    return run_dir, run_ranks(
+        in_turn, 3, str(run_dir), ["compare_worlds", "train_and_resume", "batch_norm", "weighted_and_skipping"]
+    )

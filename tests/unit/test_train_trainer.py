@@ -273,7 +273,7 @@ def test_what_may_change_may_change(world: World, tmp_path: Path):
     [
         ({"best_metric": "acuracy"}, "train.best_metric: .* did you mean accuracy"),
         ({"early_stop": {"metric": "zzz"}}, "train.early_stop.metric: .* add it to task.metrics"),
-        ({"early_stop": {"metric": "loss"}}, "set train.early_stop.mode=min"),
+        ({"early_stop": {"metric": "loss", "mode": "max"}}, "falls; set train.early_stop.mode=min"),
         ({"fp32_layers": ["input"]}, "did you mean inputs"),
     ],
 )

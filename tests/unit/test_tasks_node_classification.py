@@ -15,7 +15,7 @@ from disttrain import config
 from disttrain.config import ExperimentError
 from disttrain.graph.schema import Attribute, Nodes, Schema
 from disttrain.tasks import NodeClassification, build_task
-from disttrain.tasks.node import SPLITS
+from disttrain.tasks.labels import SPLITS
 
 ALL = ("accuracy", "micro_f1", "macro_f1", "auroc", "average_precision")
 
@@ -29,7 +29,9 @@ def schema_with(label: Attribute, **info: Any) -> Schema:
 
 def task_of(attribute: Attribute, info: dict[str, Any] | None = None, **settings: Any) -> NodeClassification:
     task = config.NodeClassification(kind="node_classification", metrics=ALL, **settings)
-    return build_task(task, schema_with(attribute, **(info or {})))
+    built = build_task(task, schema_with(attribute, **(info or {})))
+    assert isinstance(built, NodeClassification)
+    return built
 
 
 def batch_of(labels: torch.Tensor, batch_size: int) -> HeteroData:

@@ -7,9 +7,10 @@ ranks without seeds have nothing to add. So the result is that of one rank that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,18 +20,25 @@ from torch.nn import functional
 from torch_geometric.data import HeteroData
 from torchmetrics import Metric, MetricCollection
 from torchmetrics import classification as tm
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+from torchmetrics.utilities.data import dim_zero_cat
 
 from .. import config
 from ..config import ExperimentError
 from ..data.nearest import nearest
 from ..data.split import has_label
+from ..graph.graph import Graph
 from ..graph.schema import Schema, Wants
+from ..world import World
 from .columns import Columns, class_columns, label_set_columns, label_sets, named
+from .labels import SPLITS, find_label, label_place, own_training_labels
+from .task import Direction, Score
 
 _MOST_SPARE_CLASSES = 1 << 20
 """As high may a class be in spite of fewer nodes: the model has an output for each class up to the highest."""
 
-SPLITS = {"train": "train_mask", "val": "val_mask", "test": "test_mask"}
+_RANKED: dict[str, Callable[..., Tensor]] = {"auroc": binary_auroc, "average_precision": binary_average_precision}
+"""Metrics of the order of the scores: each class or label has one, where some seeds have it and some do not."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,10 @@ class NodeClassification:
     num_classes: int
     """Classes, or labels where there are several per node."""
     metric_names: tuple[str, ...]
+    weights_setting: Literal["none", "balanced"] | tuple[float, ...] = "none"
+    """What the experiment says, with a weight for each class where it gives some."""
+    weights: tuple[float, ...] | None = None
+    """Of each class, or of a one against a zero of each label; before `settled`, None."""
 
     @classmethod
     def build(cls, task: config.NodeClassification, schema: Schema) -> NodeClassification:
@@ -51,23 +63,8 @@ class NodeClassification:
         Raises:
             ExperimentError: the node type or the label does not exist, or the label is not one that can be classified.
         """
-        node_type = _node_type(task, schema)
-        attributes = schema.nodes[node_type].attributes
-        where = f'task.label: attribute "{task.label}" of node type "{node_type}"'
-        if task.label not in attributes:
-            raise ExperimentError(
-                f'task.label: node type "{node_type}" has no attribute "{task.label}"{nearest(task.label, attributes)}'
-            )
-        for mask in SPLITS.values():
-            if mask not in attributes:
-                raise ExperimentError(
-                    f'task.node_type: "{node_type}" has no {mask}; say with data.split how to divide it'
-                )
-        label = attributes[task.label]
-        if len(label.shape) > 1:
-            raise ExperimentError(
-                f"{where} has shape [num_nodes, {', '.join(map(str, label.shape))}]; expected one or two axes"
-            )
+        node_type, label = find_label(schema, task.node_type, task.label)
+        where = label_place(node_type, task.label)
         columns = label.shape[0] if label.shape else 1
         multilabel = columns > 1 if task.multilabel == "auto" else task.multilabel
         if multilabel and not label.shape:
@@ -80,6 +77,7 @@ class NodeClassification:
                 f"{where} has {columns} columns, but task.multilabel is false; "
                 "set it to true, or choose a label with one column"
             )
+        names = schema.info.get("classes", {}).get(node_type, [])
         if label.dtype == "bool":
             high = 1.0
         elif label.high is None or label.high < 0:
@@ -89,7 +87,8 @@ class NodeClassification:
         if multilabel:
             if high > 1:
                 raise ExperimentError(f"{where}: multi-label needs zeros and ones, the largest value is {high:g}")
-            return cls(node_type, task.label, True, columns, task.metrics)
+            weights = _class_weights(task, columns, names)
+            return cls(node_type, task.label, True, columns, task.metrics, weights)
         if high != int(high):
             raise ExperimentError(f"{where}: classes are whole numbers from 0 on, the largest value is {high:g}")
         if high >= max(schema.nodes[node_type].count, _MOST_SPARE_CLASSES):
@@ -97,8 +96,27 @@ class NodeClassification:
                 f"{where}: the highest class is {high:.0f}, but there are only {schema.nodes[node_type].count} nodes; "
                 "number the classes from 0 on"
             )
-        names = schema.info.get("classes", {}).get(node_type, [])
-        return cls(node_type, task.label, False, max(int(high) + 1, len(names), 2), task.metrics)
+        num_classes = max(int(high) + 1, len(names), 2)
+        weights = _class_weights(task, num_classes, names)
+        return cls(node_type, task.label, False, num_classes, task.metrics, weights)
+
+    def settled(self, world: World, graph: Graph) -> NodeClassification:
+        """With the weights of the classes; `balanced` ones by the training labels of the whole graph."""
+        if self.weights_setting == "none":
+            return self
+        if self.weights_setting != "balanced":
+            return replace(self, weights=self.weights_setting)
+
+        def own() -> tuple[np.ndarray, int]:
+            labels = own_training_labels(world, graph, self.node_type, self.label)
+            if self.multilabel:
+                return labels.astype(bool).sum(axis=0), len(labels)
+            return np.bincount(labels.reshape(-1).astype(np.int64), minlength=self.num_classes), len(labels)
+
+        what = "counting the training labels"
+        counted = world.gather(world.together(own, what), what)
+        counts, num_seeds = sum(counts for counts, _ in counted), sum(seeds for _, seeds in counted)
+        return replace(self, weights=balanced_weights(np.asarray(counts), num_seeds, self.multilabel))
 
     @property
     def out_channels(self) -> int:
@@ -120,18 +138,39 @@ class NodeClassification:
         labels = store[self.label][: store.batch_size]
         return labels.float() if self.multilabel else labels.reshape(-1).long()
 
+    @property
+    def has_weights(self) -> bool:
+        return self.weights is not None and not self.multilabel
+
+    def weight(self, batch: HeteroData) -> Tensor | float:
+        """The sum of the weights of the seeds' classes; with several labels, a seed counts 1."""
+        if not self.has_weights:
+            return batch[self.node_type].batch_size
+        targets = self.targets(batch)
+        return self._weights_on(targets.device)[targets].sum()
+
     def loss(self, logits: Tensor, batch: HeteroData) -> Tensor:
         """Sum over the seeds, in fp32: cross entropy, or binary cross entropy averaged over a seed's labels.
 
         Zero for an empty batch, and connected to the model all the same.
         """
-        targets = self.targets(batch)
+        targets, weights = self.targets(batch), self._weights_on(logits.device)
         # Autocast would take the sum of many small numbers in half precision.
         with torch.autocast(logits.device.type, enabled=False):
             if not self.multilabel:
-                return functional.cross_entropy(logits.float(), targets, reduction="sum")
-            total = functional.binary_cross_entropy_with_logits(logits.float(), targets, reduction="sum")
+                return functional.cross_entropy(logits.float(), targets, weight=weights, reduction="sum")
+            total = functional.binary_cross_entropy_with_logits(
+                logits.float(), targets, pos_weight=weights, reduction="sum"
+            )
             return total / self.num_classes
+
+    def _weights_on(self, device: torch.device) -> Any:
+        """float32 [num_classes] on a device, without waiting for it; None where there are none."""
+        return None if self.weights is None else torch.tensor(self.weights).to(device, non_blocking=True)
+
+    @property
+    def directions(self) -> Mapping[str, Direction]:
+        return dict.fromkeys(self.metric_names, "max")
 
     def metrics(self) -> MetricCollection:
         """The metrics of the experiment, on the CPU.
@@ -179,6 +218,11 @@ class NodeClassification:
         logits = logits.detach().cpu().double()
         return logits.sigmoid() if self.multilabel else logits.softmax(dim=-1)
 
+    def predictions(self, logits: Tensor) -> Tensor:
+        """int64 on the CPU: [batch_size] classes, or [batch_size, num_classes] zeros and ones."""
+        logits = logits.detach().cpu()
+        return (logits > 0).long() if self.multilabel else logits.argmax(dim=-1)
+
     def update(self, metrics: MetricCollection, logits: Tensor, batch: HeteroData) -> None:
         """Count the seeds of a batch; an empty one changes nothing."""
         if logits.size(0) == 0:
@@ -213,19 +257,77 @@ class NodeClassification:
         """Which rows of the label attribute are a label, bool [N]; others are neither trained on nor scored."""
         return has_label(labels)
 
+    def score(self, name: str, metric: Metric) -> Score:
+        """A class or label that all seeds have, or none, has no order to score: it is left out of the mean."""
+        if name not in _RANKED:
+            return Score(float(metric.compute()))
+        state = metric.metric_state
+        scores, targets = dim_zero_cat(state["preds"]), dim_zero_cat(state["target"])
+        if scores.dim() == 1:
+            scores, targets = scores.unsqueeze(1), targets.unsqueeze(1)
+        elif targets.dim() == 1:
+            targets = functional.one_hot(targets, self.num_classes)
+        share = targets.double().mean(dim=0)
+        # Without zeros each order is right: that is a precision of 1, but no area.
+        ranked = (share > 0) & (share < 1) if name == "auroc" else share > 0
+        what = "labels" if self.multilabel else "classes"
+        if not ranked.any():
+            return Score(math.nan, f"{name} has no value: {what} that some seeds have and some have not are needed")
+        values = [_RANKED[name](scores[:, k], targets[:, k], thresholds=None) for k in ranked.nonzero().flatten()]
+        left_out = int((~ranked).sum())
+        note = f"{name} leaves out {left_out} of {len(ranked)} {what}, which no seed or all seeds have"
+        return Score(float(torch.stack(values).mean()), note if left_out else "")
 
-def _node_type(task: config.NodeClassification, schema: Schema) -> str:
-    if task.node_type is not None:
-        if task.node_type not in schema.nodes:
+    def describe(self) -> dict[str, Any]:
+        return {} if self.weights is None else {"class_weights": list(self.weights)}
+
+    def as_trained(self, described: dict[str, Any]) -> NodeClassification:
+        return replace(self, weights=tuple(described["class_weights"]) if "class_weights" in described else None)
+
+
+def balanced_weights(counts: np.ndarray, num_seeds: int, multilabel: bool) -> tuple[float, ...]:
+    """Weights by which all classes count alike; 1 where there is nothing to go by.
+
+    Args:
+        counts: int [num_classes], the training seeds of each class, or with each label.
+        num_seeds: training seeds.
+
+    Returns:
+        num_seeds / (classes that occur * count) of each class, by which a seed counts 1 on average; or zeros / ones of
+        each label.
+    """
+    if multilabel:
+        zeros = num_seeds - counts
+        return tuple(np.where((counts > 0) & (zeros > 0), zeros / np.maximum(counts, 1), 1.0).tolist())
+    occurring = np.count_nonzero(counts)
+    return tuple(np.where(counts > 0, num_seeds / (occurring * np.maximum(counts, 1)), 1.0).tolist())
+
+
+def _class_weights(
+    task: config.NodeClassification, num_classes: int, names: list[str]
+) -> Literal["none", "balanced"] | tuple[float, ...]:
+    """The experiment's weights, one for each class."""
+    given = task.class_weights
+    if isinstance(given, str):
+        return given
+    if isinstance(given, tuple):
+        if len(given) != num_classes:
             raise ExperimentError(
-                f'task.node_type: the graph has no node type "{task.node_type}"{nearest(task.node_type, schema.nodes)}'
+                f"task.class_weights: expected {num_classes} weights, one for each class or label, got {len(given)}"
             )
-        return task.node_type
-    having = [node_type for node_type, nodes in schema.nodes.items() if task.label in nodes.attributes]
-    if len(having) != 1:
-        came = f"several have ({', '.join(having)})" if having else "none has"
-        raise ExperimentError(
-            f'task.node_type: expected one node type with the attribute "{task.label}", {came}; '
-            f"set task.node_type to one of {', '.join(schema.nodes)}"
-        )
-    return having[0]
+        weights = list(given)
+    else:
+        weights = [1.0] * num_classes
+        for name, weight in given.items():
+            place = names.index(name) if name in names else _number(name)
+            if not 0 <= place < num_classes:
+                hint = nearest(str(name), names) if names else f"; expected 0 to {num_classes - 1}"
+                raise ExperimentError(f"task.class_weights: there is no class {name!r}{hint}")
+            weights[place] = weight
+    if not any(weights):
+        raise ExperimentError("task.class_weights: all are 0, which leaves nothing to learn from")
+    return tuple(weights)
+
+
+def _number(name: str | int) -> int:
+    return int(name) if isinstance(name, int) or name.isdecimal() else -1
