@@ -61,7 +61,7 @@ def streamed_parts(
     passes: int = Partition.model_fields["passes"].default,
     folder: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
-    rows_at_once: int = ROWS_AT_ONCE,
+    rows_at_once: int | None = None,
 ) -> dict[str, np.ndarray]:
     """The part of each node, int32 [N] per type, with few edges between parts.
 
@@ -71,7 +71,7 @@ def streamed_parts(
     Args:
         passes: at most; they end earlier when hardly a node moves.
         folder: for the edges by node, while the method runs; by default a temporary one.
-        rows_at_once: how many edges are sorted in memory; changes nothing in the result.
+        rows_at_once: how many edges are sorted in memory, by default 4 million; changes nothing in the result.
 
     Cost: memory about 40 bytes a node and none per edge; disk 28 bytes an edge; 0.2 us an edge to sort them, and for
     each pass 15 ns an edge at each end.
@@ -80,7 +80,7 @@ def streamed_parts(
     if parts == 1 or not graph.num_nodes:
         return {node_type: np.zeros(count, dtype=np.int32) for node_type, count in counts.items()}
     with tempfile.TemporaryDirectory(prefix="stream-", dir=folder) as place, Columns() as columns:
-        stream = _stream(graph, seed, Path(place), columns, rows_at_once, progress)
+        stream = _stream(graph, seed, Path(place), columns, rows_at_once or ROWS_AT_ONCE, progress)
         part = _deal(graph, stream, parts, seed, method, passes, progress)
     ends = np.cumsum(list(counts.values()))
     return dict(zip(counts, np.split(part.astype(np.int32), ends[:-1])))

@@ -39,15 +39,10 @@ class PartitionWriter:
         part_of: Mapping[str, np.ndarray],
         parts: int,
         progress: Callable[[str], None],
-        rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
-        """Args:
-        rows_at_once: how many edges are sorted in memory; changes nothing in the files.
-        """
         self._journal = journal
         self._graph = graph
         self._progress = progress
-        self._rows_at_once = rows_at_once
         self._id_dtype = np.dtype(np.int32 if all(n.count < 2**31 for n in graph.nodes.values()) else np.int64)
         self._bounds: dict[str, np.ndarray] = {}
         # Stable, so that the nodes of a part keep the order of their original ids.
@@ -148,7 +143,7 @@ class PartitionWriter:
         self._write(files["colptr"], starts.dtype, starts.shape, lambda: [starts])
         # Stable, so that the edges of a destination are in the order of their original ids.
         keys = (new_dst[ids] for ids in id_blocks(edges.dst))
-        order = ExternalOrder(starts, keys, self._journal.work, self._rows_at_once)
+        order = ExternalOrder(starts, keys, self._journal.work, ROWS_AT_ONCE)
         try:
             rows = (new_src[ids] for ids in id_blocks(edges.src))
             self._write(files["row"], self._id_dtype, (edges.count,), lambda: order.apply(rows, self._id_dtype))

@@ -16,7 +16,8 @@ from tests.agents import REPOSITORY
     [
         ["sampling.py", "--quick", "--against", "none"],
         ["training.py", "--quick"],
-        ["partition_quality.py", "examples/own.yaml"],
+        ["partition.py", "examples/own.yaml", "--parts", "2"],
+        ["partition.py", "--quick"],
     ],
 )
 def test_benchmark(script: list[str]) -> None:

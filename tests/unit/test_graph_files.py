@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import textwrap
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from disttrain.config import ExperimentError, Partition
@@ -71,13 +75,95 @@ def test_a_missing_file_is_found_when_reading(directory: Path):
         read_manifest(directory)
 
 
-def test_one_flipped_bit_is_found_by_verify(directory: Path):
-    path = directory / "nodes/0/x.npy"
-    content = bytearray(path.read_bytes())
+def with_keys(target: Path) -> Path:
+    """A directory with a file of every kind."""
+    keys = {"venue": pyarrow.array(["a", "b", None, "d", "é"])}
+    settings = Partition(parts=3, method="ldg")
+    partitioner.partition(zoo(), keys, {}, settings, 3, target, "f" * 32, lambda line: None)
+    return target
+
+
+def test_any_flipped_byte_is_found_and_named_by_verify(tmp_path: Path):
+    directory = with_keys(tmp_path / "p")
+    rng = random.Random(0)
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "manifest.json")
+    assert len(files) > 50
+    assert "0.parquet" in [path.name.replace("2", "0") for path in files]
+    for path in files:
+        content = path.read_bytes()
+        # The first byte, the last one, and some in between.
+        for place in {0, len(content) - 1, rng.randrange(len(content))}:
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << rng.randrange(8)
+            path.write_bytes(damaged)
+            name = path.relative_to(directory).as_posix()
+            assert verify(directory) == [
+                f"{name}: its checksum differs from the manifest's, the file was changed or damaged"
+            ]
+        path.write_bytes(content)
+    assert verify(directory) == []
+
+
+def test_any_flipped_byte_of_the_manifest_is_found(tmp_path: Path):
+    path = with_keys(tmp_path / "p") / "manifest.json"
+    content = path.read_bytes()
+    rng = random.Random(0)
+    places = {*range(200), *range(len(content) - 200, len(content)), *rng.sample(range(len(content)), 2000)}
+    for place in places:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        for read in (verify, read_manifest):
+            with pytest.raises(ExperimentError, match=r"manifest\.json is (damaged|of format)"):
+                read(path.parent)
+    for torn in range(0, len(content), 501):
+        path.write_bytes(content[:torn])
+        with pytest.raises(ExperimentError, match="is damaged"):
+            verify(path.parent)
+    path.write_bytes(content + b"\n")
+    with pytest.raises(ExperimentError, match="its checksum differs"):
+        verify(path.parent)
+
+
+def test_every_problem_has_its_line(directory: Path):
+    (directory / "nodes/0/x.npy").unlink()
+    with (directory / "edges/0/row.npy").open("ab") as file:
+        file.write(b"0")
+    content = bytearray((directory / "nodes/0/y.npy").read_bytes())
     content[-3] ^= 4
-    path.write_bytes(content)
-    (problem,) = verify(directory)
-    assert problem.startswith("nodes/0/x.npy: its checksum differs")
+    (directory / "nodes/0/y.npy").write_bytes(content)
+    (directory / "nodes/0/notes.txt").write_text("mine")
+    (directory / "nodes/9").mkdir()
+    os.symlink("row.npy", directory / "edges/0/col.npy")
+    size = (directory / "edges/0/row.npy").stat().st_size
+    assert sorted(verify(directory)) == [
+        "edges/0/col.npy is not in the manifest; remove it",
+        f"edges/0/row.npy has {size} bytes, expected {size - 1}",
+        "nodes/0/notes.txt is not in the manifest; remove it",
+        "nodes/0/x.npy cannot be read (No such file or directory)",
+        "nodes/0/y.npy: its checksum differs from the manifest's, the file was changed or damaged",
+    ]
+
+
+def test_what_is_left_of_the_making_is_no_problem_and_removed(directory: Path):
+    """As when the process was killed between landing and the removal of its journal."""
+    (directory / ".work").mkdir()
+    (directory / ".work" / "journal.jsonl").touch()
+    (directory / ".lock").touch()
+    assert verify(directory) == []
+    before = read_manifest(directory)
+    settings = Partition(parts=3, method="random")
+    assert partitioner.partition(zoo(), {}, {}, settings, 3, directory, "test-3-random", lambda line: None) == before
+    assert [path.name for path in directory.glob(".*")] == []
+
+
+def test_directories_of_the_first_format_are_refused_with_what_to_do(directory: Path):
+    path = directory / "manifest.json"
+    manifest = read_manifest(directory) | {"format": 1}
+    path.write_text(json.dumps(manifest, indent=1))
+    for read in (verify, read_manifest):
+        with pytest.raises(ExperimentError, match=r"is of format 1, this version reads format 2; remove the directory"):
+            read(directory)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +176,60 @@ def test_one_flipped_bit_is_found_by_verify(directory: Path):
         ("edges/0/row.npy", {"_9": -1}, "a source is not among"),
         ("edges/0/edge_id.npy", {"_9": 1500}, "edge_id is no permutation"),
         ("edges/0/src_degree.npy", {"_0": 77}, "src_degree does not count the sources"),
+        ("nodes/0/x.npy", {"_7": -1e6}, "node type paper, attribute x: range or number of missing values are not"),
+        ("nodes/0/x.npy", {"_7": float("nan")}, "node type paper, attribute x: range or number of missing values"),
+        ("nodes/0/x.mean.npy", {"_1": 3.0}, "node type paper, attribute x: mean or standard deviation are not"),
+        ("nodes/0/x.std.npy", {"_1": 3.0}, "node type paper, attribute x: mean or standard deviation are not"),
+        ("nodes/0/train_mask.npy", {"_0": True, "_1": True, "_2": True, "_3": True}, "the balance is not that"),
+        ("edges/0/edge_attr.npy", {"_0": -7.0}, "edge type paper,cites,paper, attribute edge_attr: range or number"),
     ],
 )
 def test_broken_invariants(directory: Path, file: str, values: dict[str, int], problem: str):
     change(directory / file, **values)
     assert any(problem in line for line in verify(directory))
+
+
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [
+        ("nodes/0/original_id.npy", "node type paper: original_id does not ascend within a part"),
+        ("edges/0/edge_id.npy", "edge type paper,cites,paper: the edges of a destination are not in the order of"),
+    ],
+)
+def test_orders_are_checked(directory: Path, file: str, problem: str):
+    path = directory / file
+    values = np.load(path)
+    (place,) = (int(i) for i in np.flatnonzero(np.diff(values) > 0)[5:6])
+    if "edge_id" in file:
+        colptr = np.load(directory / "edges/0/colptr.npy")
+        place = int(colptr[np.argmax(np.diff(colptr))])
+    change(path, **{f"_{place}": int(values[place + 1]), f"_{place + 1}": int(values[place])})
+    assert any(problem in line for line in verify(directory))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("edge_cut", lambda cut: {**cut, "total": cut["total"] / 2}, "the edge cut is not that of the files"),
+        ("balance", lambda of: {**of, "train_seeds": [0, 0, 100]}, "the balance is not that of the files"),
+        ("keys", lambda keys: {"paper": "nodes/0/x.npy"}, "nodes/0/x.npy is no readable Parquet file"),
+    ],
+)
+def test_figures_of_the_manifest_are_checked(directory: Path, key: str, value: Any, problem: str):
+    manifest = read_manifest(directory)
+    write_manifest(directory, {**manifest, key: value(manifest[key])})
+    assert any(problem in line for line in verify(directory))
+
+
+def test_keys_are_counted(tmp_path: Path):
+    directory = with_keys(tmp_path / "p")
+    manifest = read_manifest(directory)
+    (name,) = manifest["keys"].values()
+    pyarrow.parquet.write_table(pyarrow.table({"key": ["a", "b"]}), directory / name)
+    manifest["files"][name] = digest_file(directory / name)
+    write_manifest(directory, manifest)
+    (problem,) = verify(directory)
+    assert problem == (f"{name}: expected a column `key` of 5 rows, for the nodes of type venue, got ['key'] of 2")
 
 
 def test_bounds_and_attributes_are_checked(directory: Path):

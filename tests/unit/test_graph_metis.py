@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from scipy import sparse
@@ -12,7 +14,7 @@ from torch_geometric.data import HeteroData
 
 from disttrain.config import ExperimentError, GeneratedData
 from disttrain.data.generated import generate
-from disttrain.graph import metis
+from disttrain.graph import memory, metis
 from disttrain.graph.arrays import GraphArrays, graph_arrays
 from disttrain.graph.metis import adjacency, metis_parts, relation_weights, vertex_weights
 from disttrain.graph.random_cut import random_parts
@@ -222,5 +224,38 @@ def test_other_threads_run_while_metis_works(monkeypatch: pytest.MonkeyPatch):
 
 def test_failures_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metis, "_library", lambda: lambda *arguments: -3)
-    with pytest.raises(ExperimentError, match=r"METIS ran out of memory.*method=random"):
+    with pytest.raises(ExperimentError, match=r"METIS ran out of memory.*method=ldg"):
         metis_parts(communities(), 2, 0)
+
+
+def test_more_memory_than_there_is_is_refused_beforehand(monkeypatch: pytest.MonkeyPatch):
+    graph = communities()
+    needed = metis.memory_estimate(graph)
+    # 32,000 edges, their reverses, and 6,400 nodes.
+    assert needed == 250 * 32_000 + 16 * 32_000 + 100 * 6_400
+    monkeypatch.setattr(metis, "available_memory", lambda: needed - 1)
+    monkeypatch.setattr(metis, "adjacency", None)
+    with pytest.raises(
+        ExperimentError,
+        match=r"METIS needs about 0\.0 GB of memory for this graph of 6,400 nodes and 64,000 edges.*method=ldg",
+    ):
+        metis_parts(graph, 2, 0)
+
+
+def test_reverse_relations_are_not_counted_twice():
+    data = zoo()
+    one = metis.memory_estimate(graph_arrays(data))
+    ends = data["author", "writes", "paper"].edge_index
+    data["paper", "written_by", "author"].edge_index = ends.flip(0)
+    assert metis.memory_estimate(graph_arrays(data)) == one + 16 * 700
+
+
+def test_available_memory_heeds_a_limit_of_the_control_group(tmp_path: Path):
+    free = memory.available_memory()
+    assert 0 < free <= psutil.virtual_memory().total
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 200\nfile 700\n")
+    assert memory._left(tmp_path, "memory.max", "memory.current", "file") == 800
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory._left(tmp_path, "memory.max", "memory.current", "file") > 2**59
