@@ -165,6 +165,32 @@ def _predict(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    _experiment_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+    parser.add_argument(
+        "--machines", type=int, metavar="N", help="to estimate memory for; default: launch.nodes, else 1"
+    )
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    if arguments.machines is not None and arguments.machines < 1:
+        raise ExperimentError(f"--machines: expected a number of at least 1, got {arguments.machines}")
+    with _joined(arguments) as (world, experiment):
+        from .inspect.job import inspect
+        from .inspect.table import show_facts
+
+        def say(line: str) -> None:
+            print(f"[inspect] {line}", file=sys.stderr, flush=True)
+
+        facts = inspect(experiment, world, arguments.machines or experiment.launch.nodes or 1, say)
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+        else:
+            show_facts(facts)
+    return 0
+
+
 def _verify(arguments: argparse.Namespace) -> int:
     from .graph.verify import verify
 
@@ -183,6 +209,11 @@ def _schema(arguments: argparse.Namespace) -> int:
 COMMANDS: dict[str, Command] = {
     "train": Command("train a model (partition the graph first where needed)", _train, _train_arguments),
     "partition": Command("partition the graph only", _partition, _experiment_arguments),
+    "inspect": Command(
+        "look at the graph: degrees, labels, features, memory, and what is advised",
+        _inspect,
+        _inspect_arguments,
+    ),
     "predict": Command(
         "predict nodes with a trained model, into Parquet files under your own keys", _predict, _predict_arguments
     ),

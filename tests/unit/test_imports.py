@@ -28,8 +28,9 @@ MAY_SEE: dict[str, set[str]] = {
     "report": _WORLD | {"graph"},
     "train": _BELOW_TRAIN,
     "predict": _BELOW_TRAIN | {"train"},
-    "cli": _BELOW_TRAIN | {"train", "predict"},
-    "__main__": _BELOW_TRAIN | {"train", "predict", "cli"},
+    "inspect": _BELOW_TRAIN | {"train"},
+    "cli": _BELOW_TRAIN | {"train", "predict", "inspect"},
+    "__main__": _BELOW_TRAIN | {"train", "predict", "inspect", "cli"},
 }
 """Part of the package -> the other parts that it may import; "" is the package itself."""
 

@@ -1,0 +1,156 @@
+"""What the facts speak for, each with its reason. Rules of thumb: nothing is changed, and nothing is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..config import Experiment
+
+_MANY_EDGES = 100_000_000
+_SCARCE = 0.02
+
+
+def advice(experiment: Experiment, facts: dict[str, Any]) -> list[str]:
+    """Lines, the most important first."""
+    rules = (_labels, _features, _nodes, _fanouts, _batches, _evaluation, _cut)
+    return [line for rule in rules for line in rule(experiment, facts)]
+
+
+def _labels(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    splits = facts["labels"]["splits"]
+    for split in ("val", "test"):
+        if not splits[split]["nodes"]:
+            yield f"there are no nodes to {'validate' if split == 'val' else 'test'} on: look at data.split"
+    classes = splits["train"].get("classes")
+    if not classes:
+        return
+    absent = [name for name, count in classes.items() if not count]
+    if absent:
+        yield f"no training node is of class {_some(absent)}: what a model says about it is chance; look at data.split"
+    total, largest = sum(classes.values()), max(classes.values())
+    if total and not facts["labels"]["several_per_node"] and largest / total > 0.9:
+        yield (
+            f"{largest / total:.0%} of the training nodes are of one class: accuracy says little; "
+            "task.metrics=[macro_f1,average_precision]"
+        )
+    elif total and not facts["labels"]["several_per_node"]:
+        scarce = [name for name, count in classes.items() if 0 < count < _SCARCE * total / len(classes)]
+        if scarce:
+            yield f"class {_some(scarce)} has hardly a training node: look at macro_f1 beside accuracy"
+
+
+def _features(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    inputs = getattr(experiment.model, "inputs", None)
+    for name, nodes in facts["nodes"].items():
+        features = nodes["features"]
+        if features is None or not nodes["takes_part"]:
+            continue
+        if features["unscaled"] and not (inputs is not None and inputs.standardize):
+            where = "model.inputs.standardize=true" if inputs is not None else "scale them in your model"
+            yield (
+                f'features of "{name}" are not scaled (means up to {features["largest_mean"]:.3g}, deviations from '
+                f"{features['smallest_std']:.3g} to {features['largest_std']:.3g}): {where}"
+            )
+        if features["constant_columns"]:
+            yield (
+                f'{features["constant_columns"]} of the {features["columns"]} columns of x of "{name}" are constant '
+                "and say nothing: leave them out"
+            )
+        if features["not_finite_columns"]:
+            yield f'{features["not_finite_columns"]} columns of x of "{name}" hold infinite values: mend them'
+        if features["missing"]:
+            yield f'{features["missing"]:,} values of x of "{name}" are missing; they become their column\'s mean'
+
+
+def _nodes(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    idle = [name for name, nodes in facts["nodes"].items() if not nodes["takes_part"]]
+    if idle:
+        yield (
+            f"{_some(idle)} cannot reach {facts['target']} in {experiment.model.layers} layers and takes no part: add "
+            "reverse relations or layers, or leave it out"
+        )
+    alone = facts["nodes"][facts["target"]]["without_neighbours"]
+    if alone > 0.2:
+        yield f"{alone:.0%} of the nodes of {facts['target']} have no neighbour: a graph model sees their features only"
+    for name, relation in facts["relations"].items():
+        if relation["repeated_edges"]:
+            yield (
+                f'"{name}" has {relation["repeated_edges"]:,} repeated edges: each counts as a neighbour of its own; '
+                "coalesce them unless that is meant"
+            )
+
+
+def _fanouts(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    for name, relation in facts["relations"].items():
+        if not relation["takes_part"] or not relation["edges"]:
+            continue
+        degrees, fanout = relation["destination_degrees"], relation["fanout"][0]
+        if fanout > degrees["max"]:
+            yield (
+                f'"{name}": no node has more than {degrees["max"]} neighbours, a fanout of {fanout} draws all of them'
+            )
+        elif fanout > 0 and relation["drawn_share"][0] < 0.1:
+            yield (
+                f'"{name}": a fanout of {fanout} draws {relation["drawn_share"][0]:.1%} of the edges (mean degree '
+                f"{degrees['mean']:.3g}, largest {degrees['max']:,}): more, or a share of the degree, "
+                "{ratio: 0.1, min: 1, max: 50}"
+            )
+        elif fanout < 0 and degrees["max"] > 10_000:
+            yield (
+                f'"{name}": a fanout of -1 draws up to {degrees["max"]:,} neighbours of one node; give a number for '
+                "training, and evaluate with all of them by evaluate.method=layerwise"
+            )
+
+
+def _batches(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    batch = facts["batches"]["train"]
+    total = sum(nodes["nodes"] for nodes in facts["nodes"].values() if nodes["takes_part"])
+    share = sum(batch["nodes"].values()) / max(total, 1)
+    if 0 < batch["steps"] < 5:
+        yield (
+            f"an epoch is {batch['steps']} steps of {experiment.sampling.batch_size} seeds on one rank: a smaller "
+            "sampling.batch_size learns more in an epoch"
+        )
+    if share > 0.5 and batch["steps"] > 1:
+        yield (
+            f"a batch of {batch['seeds']:,.0f} seeds touches {share:.0%} of all nodes, {batch['steps']:,} times an "
+            "epoch: lower fanouts, or take larger batches"
+        )
+
+
+def _evaluation(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    sampled, layerwise = (facts["evaluation"][key] for key in ("sampled_edges", "layerwise_edges"))
+    if not sampled or not layerwise or experiment.sampling.temporal or experiment.model.kind == "custom":
+        return
+    if experiment.evaluate.method == "sampled" and sampled > 2 * layerwise:
+        yield (
+            f"an evaluation draws {sampled:,.0f} edges; layer by layer it is {layerwise:,.0f}, and exact: "
+            "evaluate.method=layerwise"
+        )
+    elif experiment.evaluate.method == "layerwise" and layerwise > 10 * sampled:
+        yield (
+            f"a layer-wise evaluation computes {layerwise:,.0f} edges, sampled it is {sampled:,.0f}: "
+            "evaluate.method=sampled while training, and --method layerwise in predict"
+        )
+
+
+def _cut(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    edges = sum(relation["edges"] for relation in facts["relations"].values())
+    memory = facts["memory"]
+    if experiment.partition.method == "metis" and edges > _MANY_EDGES:
+        yield f"METIS holds all {edges:,} edges in memory, several times over: partition.method=fennel streams them"
+    if memory["machines"] > 1 and experiment.partition.topology == "partitioned":
+        rest = memory["mapped"]["total"]
+        if memory["mapped"]["topology"] * memory["machines"] < rest:
+            yield (
+                "the edges take less room than a machine's features: partition.topology=replicated spares the exchange "
+                "of neighbours"
+            )
+    gpu = experiment.train.precision == "fp32" and experiment.train.device == "cuda"
+    if gpu and getattr(experiment.model, "hidden", 0) >= 64:
+        yield "on a GPU, train.precision=bf16 computes faster at this width and halves the memory of a step"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

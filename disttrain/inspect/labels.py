@@ -1,0 +1,79 @@
+"""Labels: how many nodes of each split have which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Graph
+
+_ROWS_AT_ONCE = 1 << 20
+
+
+def label_facts(graph: Graph, task: Any) -> dict[str, Any]:
+    """Of the target: nodes with and without a label, and per split how many nodes, and how many of each class.
+
+    Classes: for one class per node, nodes of that class; for several labels, nodes that have the label. Cost: a pass
+    over labels and masks.
+    """
+    node_type, count = task.node_type, graph.num_nodes(task.node_type)
+    num_classes = getattr(task, "num_classes", 0)
+    names = ("train", "val", "test")
+    sizes, labelled = dict.fromkeys(names, 0), 0
+    classes = {name: np.zeros(num_classes, np.int64) for name in names}
+    numbers = {name: _Moments() for name in names}
+    for first in range(0, count, _ROWS_AT_ONCE):
+        rows = slice(first, min(first + _ROWS_AT_ONCE, count))
+        labels = np.asarray(graph.node_attribute(node_type, task.label)[rows])
+        present = task.has_label(labels)
+        labelled += int(present.sum())
+        for name in names:
+            chosen = np.asarray(graph.node_attribute(node_type, task.splits[name])[rows]).astype(bool)
+            sizes[name] += int(chosen.sum())
+            own = labels[chosen & present]
+            if not num_classes:
+                numbers[name].add(own.astype(np.float64))
+            elif task.multilabel:
+                classes[name] += (own > 0).sum(axis=0, dtype=np.int64)
+            else:
+                classes[name] += np.bincount(own.reshape(-1).astype(np.int64), minlength=num_classes)
+    known = graph.schema.info.get("classes", {}).get(node_type) or [str(n) for n in range(num_classes)]
+    return {
+        "attribute": task.label,
+        "nodes": count,
+        "labelled": labelled,
+        "several_per_node": bool(getattr(task, "multilabel", False)),
+        "splits": {
+            name: {
+                "nodes": sizes[name],
+                **(
+                    {"classes": {str(known[n]): int(c) for n, c in enumerate(classes[name]) if n < len(known)}}
+                    if num_classes
+                    else numbers[name].facts()
+                ),
+            }
+            for name in names
+        },
+    }
+
+
+class _Moments:
+    """Mean, deviation and range of numbers that come in pieces."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares, self.low, self.high = 0, 0.0, 0.0, np.inf, -np.inf
+
+    def add(self, numbers: np.ndarray) -> None:
+        if numbers.size:
+            self.count += numbers.size
+            self.total += float(numbers.sum())
+            self.squares += float(np.square(numbers).sum())
+            self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
+
+    def facts(self) -> dict[str, Any]:
+        if not self.count:
+            return {}
+        mean = self.total / self.count
+        std = max(0.0, self.squares / self.count - mean**2) ** 0.5
+        return {"mean": mean, "std": std, "low": self.low, "high": self.high}

@@ -1,0 +1,136 @@
+"""The report of `disttrain inspect`, for people."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_WIDE = 140
+"""Columns, where the output goes to a file."""
+
+_MOST_CLASSES = 20
+
+
+def show_facts(facts: dict[str, Any]) -> None:
+    """Print tables of nodes, relations, labels and memory, and the advice."""
+    console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    there = facts["partitions"]
+    if there["directory"]:
+        crossing = f"{there['edge_cut']:.1%} of the edges between them" if there["parts"] > 1 else "all edges in it"
+        console.print(
+            f"{there['directory']}: {there['parts']} partitions by {there['method']}, {crossing}", markup=False
+        )
+    for table in (_nodes(facts), _relations(facts), _labels(facts), _batches(facts), _memory(facts)):
+        console.print(table)
+    for line in facts["left_out"]:
+        console.print(line, markup=False)
+    if facts["advice"]:
+        console.print("\nadvice:")
+        for line in facts["advice"]:
+            console.print(f"  - {line}", markup=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table
+
+
+def _nodes(facts: dict[str, Any]) -> Table:
+    table = _table("nodes", "type", "nodes", "no neighbour", "attributes", "x: means to", "deviations", "missing")
+    for name, nodes in facts["nodes"].items():
+        features = nodes["features"]
+        attributes = ", ".join(f"{key}{_shape(value)}" for key, value in nodes["attributes"].items())
+        scale = ("", "", "")
+        if features is not None:
+            low, high = features["smallest_std"], features["largest_std"]
+            scale = (f"{features['largest_mean']:.3g}", f"{low:.3g} to {high:.3g}", f"{features['missing']:,}")
+        shown = name if nodes["takes_part"] else f"{name} (takes no part)"
+        table.add_row(shown, f"{nodes['nodes']:,}", f"{nodes['without_neighbours']:.1%}", attributes, *scale)
+    return table
+
+
+def _shape(attribute: dict[str, Any]) -> str:
+    return f" {attribute['shape']}" if attribute["shape"] else ""
+
+
+def _relations(facts: dict[str, Any]) -> Table:
+    table = _table(
+        "relations: neighbours of a destination, and the share of all edges that each hop's fanout draws",
+        "relation", "edges", "mean", "99 %", "most", "none", "self loops", "repeated", "drawn",
+    )  # fmt: skip
+    for name, relation in facts["relations"].items():
+        degrees = relation["destination_degrees"]
+        table.add_row(
+            name if relation["takes_part"] else f"{name} (takes no part)",
+            f"{relation['edges']:,}",
+            f"{degrees['mean']:.3g}",
+            f"{degrees['p99']:,}",
+            f"{degrees['max']:,}",
+            f"{degrees['zero']:.1%}",
+            f"{relation['self_loops']:,}",
+            f"{relation['repeated_edges']:,}",
+            ", ".join(f"{share:.0%}" for share in relation["drawn_share"]),
+        )
+    return table
+
+
+def _labels(facts: dict[str, Any]) -> Table:
+    labels = facts["labels"]
+    title = f"{labels['attribute']} of {facts['target']}: {labels['labelled']:,} of {labels['nodes']:,} nodes have one"
+    splits = labels["splits"]
+    table = _table(title, "class" if "classes" in splits["train"] else "", *splits)
+    table.add_row("nodes", *(f"{split['nodes']:,}" for split in splits.values()))
+    if "classes" in splits["train"]:
+        names = list(splits["train"]["classes"])
+        for name in names[:_MOST_CLASSES]:
+            table.add_row(name, *(_share(split, name) for split in splits.values()))
+        if len(names) > _MOST_CLASSES:
+            table.add_row(f"and {len(names) - _MOST_CLASSES} more (--json has all)")
+    else:
+        for key in ("mean", "std", "low", "high"):
+            table.add_row(key, *(f"{split[key]:.4g}" if key in split else "" for split in splits.values()))
+    return table
+
+
+def _share(split: dict[str, Any], name: str) -> str:
+    count = split["classes"][name]
+    return f"{count:,} ({count / max(1, split['nodes']):.1%})"
+
+
+def _batches(facts: dict[str, Any]) -> Table:
+    table = _table("batches, drawn on one rank", "", "steps", "seeds", "nodes", "edges", "size")
+    for name, batch in facts["batches"].items():
+        nodes, edges = sum(batch["nodes"].values()), sum(batch["edges"].values())
+        table.add_row(
+            name, f"{batch['steps']:,}", f"{batch['seeds']:,.0f}", f"{nodes:,.0f}", f"{edges:,.0f}",
+            size(batch["bytes"]),
+        )  # fmt: skip
+    return table
+
+
+def _memory(facts: dict[str, Any]) -> Table:
+    memory = facts["memory"]
+    machines = f"{memory['machines']} machine{'s' if memory['machines'] > 1 else ''}"
+    table = _table(f"memory, estimated for {machines}; {memory['parameters']:,} parameters", "", "size")
+    for title, part in (("mapped, per machine", "mapped"), ("per rank", "rank")):
+        for name, count in memory[part].items():
+            table.add_row(f"{title}: {name}", size(count))
+        table.add_section()
+    table.add_row("on the disk, per machine: evaluate.method=layerwise", size(memory["layerwise_scratch"]))
+    return table
+
+
+def size(count: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
