@@ -2,12 +2,14 @@
 
     python examples/lay_out_data.py ~/Downloads data
 
-looks through the first folder (and its subfolders) and fills `data/hgb`, `data/dblp` and `data/planetoid`, the roots
-that `configs/hgb_dblp.yaml`, `hgb_acm.yaml`, `pyg_dblp.yaml` and `cora.yaml` name:
+looks through the first folder (and its subfolders) and fills `data/hgb`, `data/dblp`, `data/imdb`, `data/planetoid` and
+`data/aifb`, where the files in `configs/` look:
 
     DBLP.zip, ACM.zip, IMDB.zip   the archives of the Heterogeneous Graph Benchmark (HGB), as its authors publish them
     adjM.npz and six more         the raw files of `torch_geometric.datasets.DBLP`, together in one folder
+    adjM.npz and six more         those of `torch_geometric.datasets.IMDB`, likewise
     ind.cora.x and seven more     the raw files of `torch_geometric.datasets.Planetoid`, together in one folder
+    aifb_stripped.nt.gz and two   the AIFB knowledge graph as R-GCN's authors publish it, together in one folder
 
 What is not found is left out and said; what is already there is left as it is.
 """
@@ -33,6 +35,8 @@ DBLP_FILES = (
     "node_types.npy",
     "train_val_test_idx.npz",
 )
+IMDB_FILES = tuple(file.replace(".npy", ".npz") if file == "features_2.npy" else file for file in DBLP_FILES)
+AIFB_FILES = ("aifb_stripped.nt.gz", "trainingSet.tsv", "testSet.tsv")
 CORA_FILES = tuple(f"ind.cora.{part}" for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"))
 
 
@@ -45,6 +49,8 @@ def lay_out(source: Path, target: Path) -> dict[str, Path | None]:
     return {
         **{f"hgb {name}": _hgb(source, target / "hgb", name) for name in HGB},
         "pyg dblp": _folder(source, DBLP_FILES, target / "dblp" / "raw"),
+        "pyg imdb": _folder(source, IMDB_FILES, target / "imdb" / "raw"),
+        "aifb": _folder(source, AIFB_FILES, target / "aifb"),
         "cora": _folder(source, CORA_FILES, target / "planetoid" / "Cora" / "raw"),
     }
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from .aggregation import Aggr, Aggregation, AggrName, aggregations
 from .data import (
     CsvFormat,
     Data,
@@ -30,7 +31,8 @@ from .data import (
 from .evaluate import Evaluate
 from .experiment import Experiment
 from .model import (
-    Aggr,
+    TAKE_EDGE_ATTR,
+    TAKE_EDGE_WEIGHT,
     Conv,
     CustomModel,
     HeteroConvModel,
@@ -38,6 +40,7 @@ from .model import (
     Inputs,
     Layered,
     Model,
+    Options,
     RelationOptions,
     RelationWeights,
     RgatModel,
@@ -61,7 +64,11 @@ from .task import ClassificationMetric, NodeClassification, NodeRegression, Regr
 from .train import Checkpoints, EarlyStop, Launch, Scheduler, Train
 
 __all__ = [
+    "TAKE_EDGE_ATTR",
+    "TAKE_EDGE_WEIGHT",
     "Aggr",
+    "AggrName",
+    "Aggregation",
     "Checkpoints",
     "ClassificationMetric",
     "Conv",
@@ -93,6 +100,7 @@ __all__ = [
     "NodeClassification",
     "NodeRegression",
     "NodeTable",
+    "Options",
     "Partition",
     "PygData",
     "PythonData",
@@ -116,6 +124,7 @@ __all__ = [
     "TablesData",
     "Task",
     "Train",
+    "aggregations",
     "edge_type_name",
     "fanout_conflicts",
     "parse_edge_type",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import Experiment, HeteroConvModel, NodeRegression, Section
+from . import TAKE_EDGE_ATTR, TAKE_EDGE_WEIGHT, Experiment, HeteroConvModel, NodeRegression, Section
 from .yaml import path_text
 
 
@@ -42,12 +42,25 @@ def ignored_settings(experiment: Experiment) -> list[str]:
     if sampling.workers == 0:
         idle(sampling, ("sampling",), "prefetch", "sampling.workers is 0, the training thread samples")
     if isinstance(model, HeteroConvModel):
-        convs = {model.conv, *(options.conv for options in model.relations.values())}
-        if "gat" not in convs:
-            idle(model, ("model",), "heads", "no relation has conv gat")
-        if "sage" not in convs:
-            idle(model, ("model",), "aggr", "no relation has conv sage")
+        relations = {relation: model.options(relation).conv for relation in model.relations}
+        convs = {model.conv, *relations.values()}
+        attends, aggregates = ("gat", "gatv2"), ("sage", "graph")
+        if not convs.intersection(attends):
+            idle(model, ("model",), "heads", "no relation has conv gat or gatv2")
+        if not convs.intersection(aggregates):
+            idle(model, ("model",), "aggr", "no relation has conv sage or graph")
+        if not any(isinstance(options.aggr, tuple) for options in (model, *model.relations.values())):
+            idle(model, ("model",), "aggr_mode", "no aggr is a list")
+        if not convs.intersection(TAKE_EDGE_WEIGHT):
+            idle(model, ("model",), "edge_weight", f"no relation has conv {' or '.join(TAKE_EDGE_WEIGHT)}")
+        if not convs.intersection(TAKE_EDGE_ATTR):
+            idle(model, ("model",), "edge_attr", f"no relation has conv {', '.join(TAKE_EDGE_ATTR)}")
         for relation, options in model.relations.items():
-            if (options.conv or model.conv) != "gat":
-                idle(options, ("model", "relations", relation), "heads", "this relation's conv is not gat")
+            where = ("model", "relations", relation)
+            if relations[relation] not in attends:
+                idle(options, where, "heads", "this relation's conv is not gat or gatv2")
+            if not isinstance(model.options(relation).aggr, tuple):
+                idle(options, where, "aggr_mode", "this relation's aggr is not a list")
+            if relations[relation] not in TAKE_EDGE_ATTR:
+                idle(options, where, "edge_attr", f"this relation's conv is not {', '.join(TAKE_EDGE_ATTR)}")
     return found

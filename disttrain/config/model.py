@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, PositiveInt, model_validator
 
+from .aggregation import PLAIN, Aggr
 from .section import DottedPath, Fraction, Relation, Section
 
-Conv = Literal["sage", "gat", "gcn"]
-Aggr = Literal["mean", "max", "min", "sum", "softmax", "std", "var", "median", "powermean"]
+Conv = Literal["sage", "gat", "gatv2", "gcn", "gin", "graph"]
+
+TAKE_EDGE_ATTR = ("gat", "gatv2", "gin")
+"""Convolutions that edge attributes take part in."""
+TAKE_EDGE_WEIGHT = ("graph", "gcn")
+"""Convolutions that multiply a neighbour's vector by its edge's weight."""
 
 
 class RelationOptions(Section):
@@ -17,7 +22,21 @@ class RelationOptions(Section):
 
     conv: Conv | None = None
     aggr: Aggr | None = None
+    aggr_mode: Literal["cat", "proj"] | None = None
     heads: PositiveInt | None = None
+    edge_attr: Literal["auto"] | bool | None = None
+    edge_weight: str | None = None
+
+
+class Options(NamedTuple):
+    """What one relation does, all settled."""
+
+    conv: Conv
+    aggr: Aggr | None
+    aggr_mode: str
+    heads: int
+    edge_attr: str | bool
+    edge_weight: str | None
 
 
 class Inputs(Section):
@@ -59,12 +78,65 @@ class HeteroConvModel(Layered):
 
     kind: Literal["hetero_conv"]
     conv: Conv = "sage"
-    aggr: Aggr = "mean"
+    aggr: Aggr | None = None
+    """Of `sage` and `graph`: one of PyG's aggregations, `{kind: ..., args: {...}}` for one with arguments, or a list of
+    several. Null: mean for `sage`, sum for `graph`. Other convolutions sum, but for what a relation of `gat` says."""
+    aggr_mode: Literal["cat", "proj"] = "cat"
+    """Several aggregations side by side; `proj`: and then a Linear to the width of one."""
     heads: PositiveInt = 1
-    """Attention heads of `gat`; their outputs are averaged, so that the width stays `hidden`."""
+    """Attention heads of `gat` and `gatv2`; their outputs are averaged, so that the width stays `hidden`."""
+    edge_attr: Literal["auto"] | bool = "auto"
+    """Whether `edge_attr` takes part in `gat`, `gatv2` and `gin`; `auto`: in each relation that has it."""
+    edge_weight: str | None = None
+    """Edge attribute (one number) by which `graph` and `gcn` multiply a neighbour's vector, where a relation has it."""
     relation_aggr: Literal["sum", "mean", "max", "attention", "cat"] = "sum"
     """How a node's messages of several relations become one; `cat`: side by side, then a Linear."""
     relations: dict[Relation, RelationOptions] = {}
+
+    def options(self, relation: str) -> Options:
+        """What a relation does: its own options, and the model's where it has none."""
+        own = self.relations.get(relation, RelationOptions())
+        conv = own.conv or self.conv
+        # The model's aggregation is not that of attention, whose weights add up to one.
+        aggr = own.aggr if own.aggr is not None or conv not in ("sage", "graph") else self.aggr
+        return Options(
+            conv,
+            aggr,
+            own.aggr_mode or self.aggr_mode,
+            own.heads or self.heads,
+            self.edge_attr if own.edge_attr is None else own.edge_attr,
+            own.edge_weight or self.edge_weight,
+        )
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> HeteroConvModel:
+        found = _misfits("", self.conv, None, self.edge_attr, None)
+        for relation, own in self.relations.items():
+            options = self.options(relation)
+            where = f'relations["{relation}"]: '
+            found += _misfits(where, options.conv, options.aggr, own.edge_attr, own.edge_weight)
+        if found:
+            raise ValueError("; ".join(found))
+        return self
+
+
+def _misfits(
+    where: str, conv: str, aggr: Aggr | None, edge_attr: str | bool | None, edge_weight: str | None
+) -> list[str]:
+    found = []
+    if conv in ("gcn", "gin") and aggr not in (None, "sum"):
+        what = "is a normalised sum" if conv == "gcn" else "sums its neighbours"
+        found.append(f"{where}conv {conv} {what}, it has no other aggr; leave aggr out, or choose conv sage or graph")
+    if conv in ("gat", "gatv2") and aggr is not None and aggr not in PLAIN:
+        found.append(
+            f"{where}conv {conv} weighs its messages by attention; of aggr it takes one of {', '.join(PLAIN)}, without "
+            "arguments"
+        )
+    if edge_attr is True and conv not in TAKE_EDGE_ATTR:
+        found.append(f"{where}conv {conv} takes no edge_attr; {', '.join(TAKE_EDGE_ATTR)} do")
+    if edge_weight is not None and conv not in TAKE_EDGE_WEIGHT:
+        found.append(f"{where}conv {conv} takes no edge_weight; {', '.join(TAKE_EDGE_WEIGHT)} do")
+    return found
 
 
 class RelationWeights(Layered):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
@@ -13,7 +12,7 @@ from ..config import EdgeType, ExperimentError, edge_type_name, parse_edge_type
 from ..graph.schema import Schema, Wants
 from .blocks import Block
 from .combine import Combine
-from .convs import Gat, Gcn, Sage
+from .convs import Convolution, RelationBlock, build_convolution
 from .inputs import Inputs, Statistics
 from .layered import LayeredModel, layer_types
 from .module_dict import ModuleDict
@@ -21,36 +20,11 @@ from .neighbours import sum_neighbours
 from .update import Update
 
 
-def _convolution(
-    settings: config.HeteroConvModel, schema: Schema, edge_type: EdgeType, in_channels: dict[str, int]
-) -> Sage | Gat | Gcn:
-    options = settings.relations.get(edge_type_name(edge_type), config.RelationOptions())
-    src, _, dst = edge_type
-    kind = options.conv or settings.conv
-    if kind == "sage":
-        return Sage(in_channels[src], settings.hidden, options.aggr or settings.aggr)
-    if kind == "gat":
-        attribute = schema.edges[edge_type].attributes.get("edge_attr")
-        edge_channels = None
-        if attribute is not None and 0 not in attribute.shape:
-            edge_channels = int(torch.Size(attribute.shape).numel())
-        heads = options.heads or settings.heads
-        channels = (in_channels[src], in_channels[dst])
-        # The weights of attention add up to one, so messages are summed unless the relation says otherwise.
-        return Gat(channels, settings.hidden, heads, options.aggr, src == dst, edge_channels)
-    if options.aggr not in (None, "sum"):
-        raise ExperimentError(
-            f'model.relations["{edge_type_name(edge_type)}"]: conv gcn is a normalised sum, it has no aggr '
-            f"{options.aggr}; leave aggr out, or choose conv sage or gat"
-        )
-    return Gcn(in_channels[src], settings.hidden, src == dst)
-
-
 class HeteroConvLayer(nn.Module):
     """One layer: per node type, `dropout(activation(norm(combine(messages) + own)))`.
 
-    A node's own vector enters through the self loop of a `gat` or `gcn` relation within its type, or else through one
-    Linear; and once more, as it is, with `residual`.
+    A node's own vector enters through a `gin` relation, or through the self loop of a `gat`, `gatv2` or `gcn` relation
+    within its type, or else through one Linear; and once more, as it is, with `residual`.
     """
 
     def __init__(
@@ -67,15 +41,15 @@ class HeteroConvLayer(nn.Module):
         super().__init__()
         self.node_types = tuple(node_types)
         self.convs, self.own, self.combine, self.update = ModuleDict(), ModuleDict(), ModuleDict(), ModuleDict()
-        self.by_relation: dict[EdgeType, Sage | Gat | Gcn] = {}
+        self.by_relation: dict[EdgeType, Convolution] = {}
         for edge_type in schema.edges:
             if edge_type[2] in self.node_types:
-                self.by_relation[edge_type] = _convolution(settings, schema, edge_type, in_channels)
+                self.by_relation[edge_type] = build_convolution(settings, schema, edge_type, in_channels)
                 self.convs[edge_type] = self.by_relation[edge_type]
         hidden = settings.hidden
         for node_type in self.node_types:
             relations = [e for e in self.by_relation if e[2] == node_type]
-            if not any(e[0] == e[2] and isinstance(self.by_relation[e], (Gat, Gcn)) for e in relations):
+            if not any(self.by_relation[e].includes_own for e in relations):
                 # Where there are messages they bring a bias of their own.
                 self.own[node_type] = nn.Linear(in_channels[node_type], hidden, bias=not relations)
             if relations:
@@ -87,8 +61,8 @@ class HeteroConvLayer(nn.Module):
         own, neighbours = self._sums(x, block, batch)
         messages: dict[str, list[Tensor]] = {t: [] for t in self.node_types}
         for edge_type, conv in self.by_relation.items():
-            known = {"neighbours": neighbours[edge_type]} if edge_type in neighbours else {}
-            message = conv(x[edge_type[0]], own[edge_type[2]], block, edge_type, batch, **known)
+            relation = RelationBlock(block, edge_type, batch)
+            message = conv(x[edge_type[0]], own[edge_type[2]], relation, neighbours.get(edge_type))
             messages[edge_type[2]].append(message)
         return {t: self.update[t](self._combined(t, messages[t], own[t], block), own[t]) for t in self.node_types}
 
@@ -100,9 +74,9 @@ class HeteroConvLayer(nn.Module):
         sums: dict[EdgeType, Tensor] = {}
         for node_type, vectors in x.items():
             edges = {
-                e: conv.edges(block, e, batch)
+                e: conv.edges(RelationBlock(block, e, batch))
                 for e, conv in self.by_relation.items()
-                if e[0] == node_type and not isinstance(conv, Gat) and conv.linear
+                if e[0] == node_type and conv.linear
             }
             own[node_type], found = sum_neighbours(vectors, list(edges.values()), block.num_dst[node_type])
             sums.update(zip(edges, found, strict=True))
@@ -148,8 +122,8 @@ class HeteroConv(LayeredModel):
             channels = dict.fromkeys(node_types, settings.hidden)
         used = {e: conv for layer in layers for e, conv in layer.by_relation.items()}
         wants = Wants(
-            edges={e: ("edge_attr",) for e, conv in used.items() if isinstance(conv, Gat) and conv.uses_edges},
-            degrees=frozenset(e for e, conv in used.items() if isinstance(conv, Gcn)),
+            edges={e: (conv.attribute,) for e, conv in used.items() if conv.attribute is not None},
+            degrees=frozenset(e for e, conv in used.items() if conv.wants_degrees),
         )
         super().__init__(settings, target, out_channels, inputs, layers, wants)
 

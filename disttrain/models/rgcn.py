@@ -46,7 +46,7 @@ class RgcnLayer(nn.Module):
         super().__init__()
         self.node_types, self.one_hot, self.hidden = tuple(node_types), frozenset(one_hot), settings.hidden
         self.by_vectors = [e for e in edge_types if e[0] not in self.one_hot]
-        self.by_rows = [e for e in edge_types if e[0] in self.one_hot]
+        self.by_rows = [e for t in one_hot for e in edge_types if e[0] == t]
         if self.by_vectors:
             assert in_channels is not None
             self.matrices = RelationMatrices(
@@ -77,10 +77,9 @@ class RgcnLayer(nn.Module):
             mean = _means(torch.cat(tuple(src.values())), edges)
             out = out + add_up(self.matrices(mean, edges.num_pairs), edges)
         if self.by_rows:
-            rows = [self._rows(x[e[0]], number, e) for number, e in enumerate(self.by_rows)]
-            begin = offsets({str(number): of.size(0) for number, of in enumerate(rows)})
-            edges = relation_edges(block, self.by_rows, list(begin.values()), num_dst)
-            out = out + add_up(_means(torch.cat(rows), edges), edges)
+            begin = torch.tensor([0, *(x[e[0]].size(0) for e in self.by_rows)]).cumsum(0)[:-1].tolist()
+            edges = relation_edges(block, self.by_rows, begin, num_dst)
+            out = out + add_up(_means(self._rows(x), edges), edges)
         if self.self_loop:
             out = out + torch.cat([self._own(x[t][: num_dst[t]], t) for t in self.node_types])
         elif not (self.by_vectors or self.by_rows):
@@ -90,12 +89,19 @@ class RgcnLayer(nn.Module):
         parts = out.split(list(num_dst.values()))
         return {t: self.update[t](new, x[t][: num_dst[t]]) for t, new in zip(self.node_types, parts, strict=True)}
 
-    def _rows(self, x: Tensor, number: int, edge_type: EdgeType) -> Tensor:
-        """What each source's row in the relation's matrix is: [num_src, hidden]."""
-        slots = x.unflatten(1, (-1, self.hidden))
-        if self.comp is not None:
-            return torch.einsum("b,nbh->nh", self.comp[number], slots[:, : self.comp.size(1)])
-        return slots[:, [e for e in self.by_rows if e[0] == edge_type[0]].index(edge_type)]
+    def _rows(self, x: dict[str, Tensor]) -> Tensor:
+        """What each source's row in the relation's matrix is, relation after relation: [sum of num_src, hidden]."""
+        found, first = [], 0
+        for node_type in dict.fromkeys(e[0] for e in self.by_rows):
+            slots = x[node_type].unflatten(1, (-1, self.hidden))
+            last = first + sum(e[0] == node_type for e in self.by_rows)
+            if self.comp is not None:
+                comp = self.comp[first:last]
+                found.append(torch.einsum("rb,nbh->rnh", comp, slots[:, : comp.size(1)]).flatten(0, 1))
+            else:
+                found.append(slots[:, : last - first].transpose(0, 1).flatten(0, 1))
+            first = last
+        return torch.cat(found)
 
     def _own(self, own: Tensor, node_type: str) -> Tensor:
         if node_type in self.one_hot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ from torch_geometric.data import HeteroData
 
 from disttrain import config
 from disttrain.config import ExperimentError
+from disttrain.config.aggregation import PLAIN
 from disttrain.models import build_model
 from disttrain.models.blocks import Block, blocks, needed_types
+from disttrain.models.convs import RelationBlock
 from disttrain.models.hetero_conv import HeteroConv, HeteroConvLayer
 
 from .small_batches import batch_of, random_graph, schema_of
@@ -23,7 +25,13 @@ RELATIONS = {
         "paper,cites,paper": {"conv": "gcn"},
         "venue,of,paper": {"conv": "sage", "aggr": "softmax"},
         "paper,written_by,author": {"conv": "gcn"},
-    }
+    },
+    "the others": {
+        "author,writes,paper": {"conv": "gatv2", "heads": 2},
+        "paper,cites,paper": {"conv": "gin"},
+        "venue,of,paper": {"conv": "graph", "aggr": ["mean", "std", "max"], "aggr_mode": "proj"},
+        "paper,written_by,author": {"conv": "gin", "edge_attr": False},
+    },
 }
 
 
@@ -98,7 +106,18 @@ def test_what_cannot_matter_has_no_parameters(conv: str) -> None:
     assert any("writes" in name for name in names)
 
 
-@pytest.mark.parametrize("settings", [{}, {"conv": "gat"}, {"conv": "gcn"}, {"relations": RELATIONS["every kind"]}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"conv": "gat"},
+        {"conv": "gcn"},
+        {"relations": RELATIONS["every kind"]},
+        {"relations": RELATIONS["the others"], "relation_aggr": "cat", "jumping_knowledge": "cat"},
+        {"conv": "gin", "jumping_knowledge": "lstm"},
+        {"conv": "gatv2", "jumping_knowledge": "max"},
+    ],
+)
 def test_seeds_get_what_the_whole_graph_gives_them(settings: dict[str, Any]) -> None:
     data = random_graph()
     model = build(data, layers=3, residual=True, norm="layer", **settings).eval()
@@ -115,9 +134,15 @@ def test_seeds_get_what_the_whole_graph_gives_them(settings: dict[str, Any]) -> 
     [
         {"norm": "batch", "relation_aggr": "attention"},
         {"conv": "gat", "heads": 2, "residual": True, "norm": "layer", "relation_aggr": "max"},
+        {"relations": RELATIONS["the others"], "jumping_knowledge": "lstm", "l2_normalize": True},
         {"conv": "gcn", "relation_aggr": "mean", "l2_normalize": True, "inputs": {"project": False}},
         {"relations": RELATIONS["every kind"], "dropout": 0.5, "relation_aggr": "attention"},
-        {"conv": "gat", "aggr": "median", "inputs": {"layer_norm": True, "dropout": 0.5, "embedding_dim": 3}},
+        {
+            "conv": "gatv2",
+            "heads": 2,
+            "relation_aggr": "cat",
+            "inputs": {"layer_norm": True, "dropout": 0.5, "embedding_dim": 3},
+        },
     ],
 )
 def test_every_parameter_always_has_a_finite_gradient(
@@ -135,7 +160,7 @@ def test_every_parameter_always_has_a_finite_gradient(
     check_gradients(model, out.float().square().sum())
 
 
-@pytest.mark.parametrize("aggr", get_args(config.Aggr))
+@pytest.mark.parametrize("aggr", PLAIN)
 @pytest.mark.parametrize("conv", ["sage", "gat"])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_every_aggregation_has_finite_gradients(conv: str, aggr: str, precision: torch.dtype) -> None:
@@ -170,7 +195,8 @@ def test_attention_leaves_out_relations_without_edges() -> None:
     assert isinstance(layer, HeteroConvLayer)
     x = model.inputs(batch)
     cites = ("paper", "cites", "paper")
-    alone = layer.by_relation[cites](x["paper"], x["paper"], block, cites, batch) + layer.own["paper"](x["paper"])
+    relation = RelationBlock(block, cites, batch)
+    alone = layer.by_relation[cites](x["paper"], x["paper"], relation) + layer.own["paper"](x["paper"])
     reached = block.pointer(cites).diff() > 0
     assert 0 < int(reached.sum()) < 30
     torch.testing.assert_close(layer(x, block, batch)["paper"][reached], alone.relu()[reached], atol=1e-6, rtol=0)
@@ -198,7 +224,6 @@ def test_first_weights_do_not_depend_on_the_batch_or_rank() -> None:
     [
         ({"author,write,paper": {"conv": "gat"}}, 'no relation "author,write,paper"'),
         ({"paper,in,island": {"conv": "gat"}}, "never reaches the seeds"),
-        ({"venue,of,paper": {"conv": "gcn", "aggr": "max"}}, "normalised sum"),
     ],
 )
 def test_relations_that_do_not_fit_are_refused(relations: dict[str, Any], message: str) -> None:
@@ -231,3 +256,33 @@ def test_layer_by_layer_over_the_whole_graph_equals_a_batch() -> None:
     logits = model.head(model.readout(states))
     some = model(batch_of(data, "paper", [7, 2, 29], layers=2))
     torch.testing.assert_close(some, logits[[7, 2, 29]], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"conv": "gin", "inputs": {"project": False}}, r"must be equally wide; here they are 5 and 6: set"),
+        ({"relations": {"author,writes,paper": {"conv": "gat", "edge_attr": True}}}, "has no attribute edge_attr"),
+        (
+            {"relations": {"author,writes,paper": {"conv": "gcn", "edge_weight": "w"}}},
+            'edge_weight is "w", but .* none',
+        ),
+        ({"aggr": {"kind": "set_transformer", "args": {"heads": 3}}}, r'relations\["author,writes,paper"\]: aggr set_'),
+    ],
+)
+def test_options_that_do_not_fit_the_graph_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        build(random_graph(), **settings)
+
+
+def test_edges_take_part_where_relations_have_what_is_named() -> None:
+    data = random_graph()
+    data["author", "writes", "paper"].edge_attr = torch.rand(60, 3)
+    data["paper", "cites", "paper"].w = torch.rand(data["paper", "cites", "paper"].num_edges)
+    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+    assert build(data, layers=1, conv="graph", edge_weight="w").wants.edges == {cites: ("w",)}
+    assert build(data, layers=1, conv="gatv2").wants.edges == {writes: ("edge_attr",)}
+    assert build(data, layers=1, conv="gin", edge_attr=False).wants.edges == {}
+    relations = {"author,writes,paper": {"conv": "graph", "edge_weight": "edge_attr"}}
+    with pytest.raises(ExperimentError, match=r"has shape \[3\] per edge; expected one number"):
+        build(data, relations=relations)

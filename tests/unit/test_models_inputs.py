@@ -83,6 +83,22 @@ def test_categories_have_an_embedding_per_column() -> None:
     assert inputs.wants["paper"] == ("x", "x_cat")
 
 
+def test_each_column_has_a_table_of_its_own_size_where_it_is_known() -> None:
+    data = random_graph()
+    data["paper"].x_cat = torch.stack([torch.arange(30) % 5, torch.arange(30) % 3], dim=1)
+
+    def rows(sizes: dict[str, int]) -> list[int]:
+        schema = schema_of(data)
+        schema.info["categories"] = {"paper": sizes}
+        inputs = Inputs(config.Inputs(), schema, data.node_types, 8, lambda node_type, name: None)
+        assert inputs(batch_of(data, "paper", [4, 6], layers=1))["paper"].isfinite().all()
+        return [table.num_embeddings for table in inputs.types["paper"].categories]  # type: ignore[union-attr]
+
+    assert rows({"kind": 5, "colour": 3}) == [5, 3]
+    assert rows({"kind": 5}) == [5, 5], "what is said does not fit the columns"
+    assert rows({"kind": 2, "colour": 3}) == [5, 5], "nor the codes"
+
+
 @pytest.mark.parametrize(
     ("codes", "said"),
     [
