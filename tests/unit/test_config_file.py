@@ -154,11 +154,15 @@ def test_dates_of_a_split_stay_text() -> None:
         ("sampling.fanout[1]=7", lambda e: e.sampling.fanout, (10, 7)),
         ("sampling.fanout=[15,10]", lambda e: e.sampling.fanout, (15, 10)),
         ("sampling.fanout={default: [3, 2]}", lambda e: e.sampling.fanout, {"default": (3, 2)}),
-        ('model.relations["paper,to,author"].conv=gcn', lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
-        ("model.relations['paper,to,author'].conv=gcn", lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
-        ("model.relations[paper,to,author].conv=gcn", lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
-        ("model.relations.paper,to,author.conv=gcn", lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
-        ('model.relations["paper, to, author"].conv=gcn', lambda e: hetero(e).relations["paper,to,author"].conv, "gcn"),
+        ('model.relations["paper,to,author"].conv=sage', lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
+        ("model.relations['paper,to,author'].conv=sage", lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
+        ("model.relations[paper,to,author].conv=sage", lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
+        ("model.relations.paper,to,author.conv=sage", lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
+        (
+            'model.relations["paper, to, author"].conv=sage',
+            lambda e: hetero(e).relations["paper,to,author"].conv,
+            "sage",
+        ),
         ("model.relations.term,in,paper.heads=2", lambda e: hetero(e).relations["term,in,paper"].heads, 2),
         ("train.early_stop={metric: accuracy}", lambda e: e.train.early_stop.metric, "accuracy"),
         ("train.early_stop.metric=macro_f1", lambda e: e.train.early_stop.metric, "macro_f1"),
@@ -173,8 +177,10 @@ def test_overrides_reach_everything(override: str, read, value: object) -> None:
 
 
 def test_an_override_keeps_what_stands_beside_it() -> None:
-    options = hetero(parse_experiment(SMALL, ["model.relations.paper,to,author.conv=gcn"])).relations["paper,to,author"]
-    assert (options.conv, options.aggr) == ("gcn", "max")
+    options = hetero(parse_experiment(SMALL, ["model.relations.paper,to,author.conv=sage"])).relations[
+        "paper,to,author"
+    ]
+    assert (options.conv, options.aggr) == ("sage", "max")
 
 
 def test_an_index_reaches_into_the_default_list() -> None:
@@ -266,7 +272,9 @@ train:
     assert found[2].endswith("did you mean `node_classification`?")
     assert "did you mean `conv`? Valid here: kind, hidden, layers, residual" in found[3]
     assert "a relation is written" in found[4]
-    assert found[5].endswith('expected one of sage, gat, gcn or null, got "gta"; did you mean `gat`?')
+    assert found[5].endswith(
+        'expected one of sage, gat, gatv2, gcn, gin, graph or null, got "gta"; did you mean `gat`?'
+    )
     assert found[6].endswith("has 2 hops ([10, 5]), but model.layers is 3; give one fanout per layer")
     assert found[7].endswith('expected a whole number above 0, got "abc"')
     assert found[8].endswith("expected a number above 0, got -0.001")
@@ -468,10 +476,10 @@ def test_values_that_nothing_could_be_done_with(override: str) -> None:
 
 def test_differences_name_paths_and_both_values() -> None:
     a = parse_experiment(SMALL)
-    b = parse_experiment(SMALL, ["train.lr=0.1", "sampling.fanout.1=6", "model.relations.paper,to,author.conv=gcn"])
+    b = parse_experiment(SMALL, ["train.lr=0.1", "sampling.fanout.1=6", "model.relations.paper,to,author.conv=sage"])
     assert differences(a, a) == []
     assert differences(a, b, ("before", "now")) == [
-        'model.relations["paper,to,author"].conv: "gat" before, "gcn" now',
+        'model.relations["paper,to,author"].conv: "gat" before, "sage" now',
         "sampling.fanout: [10, 5] before, [10, 6] now",
         "train.lr: 0.001 before, 0.1 now",
     ]
