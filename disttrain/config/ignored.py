@@ -41,6 +41,8 @@ def ignored_settings(experiment: Experiment) -> list[str]:
             idle(experiment.evaluate, ("evaluate",), key, "evaluate.method is sampled")
     if sampling.workers == 0:
         idle(sampling, ("sampling",), "prefetch", "sampling.workers is 0, the training thread samples")
+    if sampling.time_attr is None:
+        idle(sampling, ("sampling",), "temporal_strategy", "sampling.time_attr is null, neighbours have no times")
     if isinstance(model, HeteroConvModel):
         relations = {relation: model.options(relation).conv for relation in model.relations}
         convs = {model.conv, *relations.values()}

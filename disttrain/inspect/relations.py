@@ -9,7 +9,7 @@ import numpy as np
 from ..config import Experiment, edge_type_name
 from ..graph.graph import Graph
 from ..models.blocks import needed_types
-from ..sampling.fanout import fanout_table
+from ..sampling.fanout import Rule, fanout_rules
 from .spread import spread
 
 _EDGES_AT_ONCE = 1 << 22
@@ -19,7 +19,7 @@ def relation_facts(graph: Graph, target: str, experiment: Experiment) -> dict[st
     """Relation -> its facts. Cost: two passes over the edges, some megabytes at a time, and 8 bytes a node."""
     edge_types = list(graph.schema.edges)
     needed = needed_types(edge_types, target, experiment.model.layers)
-    table = fanout_table(experiment.sampling.fanout, edge_types)
+    rules = fanout_rules(experiment.sampling.fanout, edge_types)
     found = {}
     for number, edge_type in enumerate(edge_types):
         in_degrees = np.diff(graph.csc(edge_type).colptr)
@@ -32,18 +32,18 @@ def relation_facts(graph: Graph, target: str, experiment: Experiment) -> dict[st
             "source_degrees": spread(np.asarray(graph.source_degrees(edge_type))),
             "self_loops": self_loops,
             "repeated_edges": repeated,
-            "fanout": table[:, number].tolist(),
-            "drawn_share": [_drawn_share(in_degrees, int(fanout)) for fanout in table[:, number]],
+            "fanout": [hop[number].most for hop in rules],
+            "drawn_share": [_drawn_share(in_degrees, hop[number]) for hop in rules],
         }
     return found
 
 
-def _drawn_share(degrees: np.ndarray, fanout: int) -> float:
+def _drawn_share(degrees: np.ndarray, rule: Rule) -> float:
     """Of all edges, how many are drawn if every destination draws once."""
     total = int(degrees.sum())
-    if total == 0 or fanout < 0:
+    if total == 0:
         return 1.0
-    return float(np.minimum(degrees, fanout).sum() / total)
+    return float(rule.counts(degrees).sum() / total)
 
 
 def _odd_edges(graph: Graph, edge_type: tuple[str, str, str]) -> tuple[int, int]:

@@ -3,14 +3,14 @@
 from .exchange import RowExchange
 from .features import FeatureFetcher
 from .loader import NodeLoader
-from .neighbors import DistNeighborSampler
+from .neighbors import NeighborSampler
 from .route import Route
 from .seeds import Seeds, gather_seeds, split_seeds
 from .subgraph import Subgraph
 
 __all__ = [
-    "DistNeighborSampler",
     "FeatureFetcher",
+    "NeighborSampler",
     "NodeLoader",
     "Route",
     "RowExchange",

@@ -22,8 +22,8 @@ class Drawable:
 
     colptr: np.ndarray
     """int64 [destinations + 1], from 0 on."""
-    order: np.ndarray
-    """int32 or int64 [places]: where in the CSC each is."""
+    order: np.ndarray | None
+    """int32 or int64 [places]: where in the CSC each is; None: at its own place."""
     times: np.ndarray | None = None
     """int64 keys, ascending for each destination; None: no edge has a time."""
     weights: np.ndarray | None = None

@@ -22,6 +22,14 @@ class Rule(NamedTuple):
     """0: there is none, and `most` is the number."""
     least: int = 0
 
+    def counts(self, degrees: np.ndarray) -> np.ndarray:
+        """How many neighbours nodes of these degrees get, without replacement."""
+        if not self.ratio:
+            return degrees if self.most < 0 else np.minimum(degrees, self.most)
+        # 0.1 of 30 is a little more than 3 in binary; nobody means 4 by it.
+        wanted = np.maximum(np.ceil(self.ratio * degrees * (1 - 1e-12)).astype(np.int64), self.least)
+        return np.minimum(degrees, wanted if self.most < 0 else np.minimum(wanted, self.most))
+
 
 def _rule(entry: int | Share) -> Rule:
     if isinstance(entry, Share):

@@ -21,6 +21,8 @@ class Kind:
     time_attr: str | None = None
     latest: bool = False
     """temporal_strategy: last"""
+    seed_time: str | None = None
+    """Node attribute that holds the times of the seeds."""
     floating: bool = False
     """Times are compared as floating numbers."""
 
@@ -35,6 +37,7 @@ def kind_of(sampling: Sampling, schema: Schema, node_type: str) -> Kind:
         weight_attr=sampling.weight_attr,
         time_attr=sampling.time_attr,
         latest=sampling.time_attr is not None and sampling.temporal_strategy == "last",
+        seed_time=seed_time_attribute(sampling),
         floating=any(_is_floating(attribute) for attribute in times),
     )
 

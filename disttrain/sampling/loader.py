@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from ..world import World
 from .drawable import lay_out
 from .features import FeatureFetcher, columns_by_store
 from .kind import kind_conflicts, kind_of
-from .neighbors import DistNeighborSampler
+from .neighbors import NeighborSampler
+from .one_hop import one_hop_of
 from .route import Route
 from .seeds import Seeds, Shares, share_batches, share_epoch
 from .temporal import comparable, time_keys
@@ -52,7 +54,7 @@ class _Worker:
         self.loader = loader
         self.route = Route(loader.world)
         fanout = sampling.fanout if loader.training else (sampling.eval_fanout or sampling.fanout)
-        self.sampler = DistNeighborSampler(
+        self.sampler = NeighborSampler(
             loader.graph,
             fanout,
             self.route,
@@ -61,6 +63,7 @@ class _Worker:
             places_of=[edge_type for edge_type, names in loader.wants.edges.items() if names],
             disjoint=sampling.disjoint,
             kind=loader.kind,
+            one_hop=one_hop_of(sampling.backend),
         )
         self.fetcher = FeatureFetcher(loader.graph, loader.wants, self.route)
 
@@ -149,6 +152,12 @@ class NodeLoader:
             self.time_keys = time_keys(comparable(seeds.times, self.kind.floating))
         with world.exchange_groups(1) as groups:
             lay_out(graph, Route(world, groups[0] if groups else None), self.kind)
+        if sampling.backend == "pyg-lib" and training and world.is_lead:
+            warnings.warn(
+                "sampling.backend is pyg-lib: its draws depend on the order of the calls, so batches differ from run "
+                "to run, and with the partitions and the number of workers",
+                stacklevel=2,
+            )
         self.traffic = Traffic()
         self._owners = graph.node_books[node_type].owners(seeds.ids)
         self._workers = [_Worker(self)]

@@ -24,14 +24,15 @@ from .fanout import Fanout, Rule, fanout_rules, fanout_table
 from .kind import PLAIN, Kind
 from .memory import BLOCKS
 from .owners import numbers_of
-from .relation import Relation
+from .relation import OneHop, Relation
 from .request import make_request, read_request, starts
 from .route import Route
 from .subgraph import EdgeTable, NodeTable, Subgraph
+from .temporal import NEVER, comparable, node_times, time_keys
 from .trees import Trees, join_sources, make_tree_request, read_tree_request, split_nodes
 
 
-class DistNeighborSampler(BaseSampler):
+class NeighborSampler(BaseSampler):
     """Draws the neighbourhood of seeds from a graph that is spread over machines.
 
     The same (run seed, epoch, step) and seeds give the same subgraph, in original ids and in order, however the graph
@@ -51,6 +52,7 @@ class DistNeighborSampler(BaseSampler):
         places_of: relations whose edges' places in the CSC are wanted (to fetch edge attributes).
         disjoint: grow a tree of its own from each seed.
         kind: weights and times to draw by; times imply `disjoint`.
+        one_hop: what draws in place of the kernels, see `one_hop.sample_one_hop`.
 
     Raises:
         ExperimentError: the fanout does not fit the graph.
@@ -67,6 +69,7 @@ class DistNeighborSampler(BaseSampler):
         places_of: Sequence[EdgeType] = (),
         disjoint: bool = False,
         kind: Kind = PLAIN,
+        one_hop: OneHop | None = None,
     ) -> None:
         self.graph, self.route = graph, route
         self.edge_types = list(graph.schema.edges)
@@ -75,6 +78,7 @@ class DistNeighborSampler(BaseSampler):
         self.replace, self.run_seed, self.kind = replace, run_seed, kind
         self.disjoint = disjoint or kind.time_attr is not None
         self.places_of = frozenset(places_of)
+        self._one_hop = one_hop
         counts = [n.count for n in graph.schema.nodes.values()] + [e.count for e in graph.schema.edges.values()]
         self._dtype = np.dtype(np.int32 if max(counts, default=0) < 2**31 else np.int64)
         self._num_nodes = {t: n.count for t, n in graph.schema.nodes.items()}
@@ -82,6 +86,7 @@ class DistNeighborSampler(BaseSampler):
         self._bounds = {t: book.bounds for t, book in graph.topology_books.items()}
         self._range = {t: book.range_of(graph.machine) for t, book in graph.topology_books.items()}
         self._relations = [self._relation(number, edge_type) for number, edge_type in enumerate(self.edge_types)]
+        self.set_epoch(0)
         self._asking: list[Trees] = []
         """The trees of the batch that each machine is making."""
 
@@ -101,6 +106,7 @@ class DistNeighborSampler(BaseSampler):
             drawable_edges(graph, self.route, edge_type, self.kind) if self.kind != PLAIN else None,
             replace=self.replace,
             latest=self.kind.latest,
+            one_hop=self._one_hop,
         )
 
     @property
@@ -108,18 +114,38 @@ class DistNeighborSampler(BaseSampler):
         """Edge ids are original ones already (PyG asks for this)."""
         return None
 
-    def sample_from_nodes(self, index: NodeSamplerInput, epoch: int = 0, step: int = 0) -> HeteroSamplerOutput:
-        """PyG's interface: seeds are `index.node` (int64 [num_seeds], partition order, distinct), of one type."""
-        assert index.input_type is not None
-        drawn = self.sample(index.input_type, index.node.numpy(), epoch=epoch, step=step)
+    def set_epoch(self, epoch: int) -> None:
+        """Of the draws of `sample_from_nodes`, whose calls are the steps of the epoch, from 0 on."""
+        self._epoch, self._step = epoch, 0
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
+        """PyG's interface: seeds are `index.node` (int64 [num_seeds], in partition order), of one type. A collective.
+
+        Where neighbours have times, those of the seeds are `index.time`, else the attribute `seed_time` of each.
+
+        Returns:
+            All node and edge types, and what `sample` drew as the last entry of `metadata`.
+        """
+        node_type, seeds = index.input_type, index.node.numpy()
+        assert node_type is not None
+        times = None
+        if index.time is not None:
+            times = time_keys(comparable(index.time.numpy(), self.kind.floating))
+        elif self.kind.seed_time is not None:
+            times = node_times(self.graph, self.route, node_type, seeds, self.kind.seed_time, self.kind.floating)
+        if times is not None and (times == NEVER).any():
+            raise ValueError(f"seed {seeds[times == NEVER][0]} of {node_type} (in partition order) has no time")
+        drawn = self.sample(node_type, seeds, epoch=self._epoch, step=self._step, times=times)
+        self._step += 1
         return HeteroSamplerOutput(
             node={t: torch.from_numpy(ids.astype(np.int64)) for t, ids in drawn.nodes.items()},
             row={e: torch.from_numpy(edges[0]) for e, edges in drawn.edge_index.items()},
             col={e: torch.from_numpy(edges[1]) for e, edges in drawn.edge_index.items()},
             edge={e: torch.from_numpy(ids) for e, ids in drawn.edge_id.items()},
+            batch={t: torch.from_numpy(trees) for t, trees in drawn.tree.items()} if self.disjoint else None,
             num_sampled_nodes=drawn.num_nodes,
             num_sampled_edges=drawn.num_edges,
-            metadata=(index.input_id, index.time),
+            metadata=(index.input_id, index.time, drawn),
         )
 
     def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
@@ -128,7 +154,7 @@ class DistNeighborSampler(BaseSampler):
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError("DistNeighborSampler takes nodes as seeds (sample_from_nodes), not edges")
+        raise NotImplementedError("NeighborSampler takes nodes as seeds (sample_from_nodes), not edges")
 
     def sample(
         self,

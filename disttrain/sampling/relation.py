@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 from numba import njit
 
 from ..config import EdgeType
@@ -16,6 +19,9 @@ from .memory import BLOCKS
 from .temporal import num_until
 from .trees import Trees
 from .weighted import draw_by_sums, draw_by_weight
+
+OneHop = Callable[..., tuple[torch.Tensor, torch.Tensor, list[int]]]
+"""See `one_hop.sample_one_hop`."""
 
 _NO_TREES, _NO_KEYS, _NO_TIMES = np.empty(0, np.int32), np.empty(0, np.uint64), np.empty(0, np.int64)
 
@@ -44,6 +50,7 @@ class Relation:
         low, high: the range of destinations; the other arrays are cut to it.
         drawable: the layout of its edges where these are drawn by weight or time.
         replace, latest: how to draw; of the latest, none is drawn twice.
+        one_hop: what draws in place of the kernels, see `one_hop.sample_one_hop`.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class Relation:
         *,
         replace: bool = False,
         latest: bool = False,
+        one_hop: OneHop | None = None,
     ) -> None:
         self.number, self.edge_type = number, edge_type
         self.src, _, self.dst = edge_type
@@ -66,6 +74,7 @@ class Relation:
         self.drawable = drawable
         self.latest = latest and drawable is not None and drawable.times is not None
         self.replace = replace and not self.latest
+        self.one_hop = one_hop
         self._picks, self._seen = kernels.scratch_for(1)
         self._keys = np.empty(0, np.float64)
 
@@ -93,10 +102,18 @@ class Relation:
             draw.total = kernels.look_up(
                 ids, self.low, self.high, self.colptr, self.original, key, rule.most, draw.replace, *filled
             )
-            return draw
+        else:
+            draw.total = self._look_up_kind(ids, rule, key, grown, draw)
+        if self.one_hop is not None:
+            self._draw_by_call(ids, draw, grown)
+        return draw
+
+    def _look_up_kind(
+        self, ids: np.ndarray, rule: Rule, key: np.uint64, grown: tuple[Trees, np.ndarray] | None, draw: Draw
+    ) -> int:
         trees, of = grown if grown is not None else (None, _NO_TREES)
         times = self.drawable.times if self.drawable is not None else None
-        draw.total = look_up_kind(
+        return look_up_kind(
             ids,
             of,
             self.low,
@@ -111,16 +128,58 @@ class Relation:
             self.latest,
             *rule,
             draw.replace,
-            *filled,
+            draw.begins,
+            draw.degrees,
+            draw.counts,
+            draw.states,
         )
-        return draw
+
+    @cached_property
+    def _tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """For `one_hop`: pointers from 0 on, sources, times and weights, in the order of the layout."""
+        first, last = int(self.colptr[0]), int(self.colptr[-1])
+        layout = self.drawable or Drawable(self.colptr - first, None)
+        sources = self.row[first:last] if layout.order is None else self.row[layout.order]
+        times, weights = (None if a is None else torch.from_numpy(a) for a in (layout.times, layout.weights))
+        return torch.from_numpy(layout.colptr), torch.from_numpy(sources.astype(np.int64)), times, weights
+
+    def _draw_by_call(self, ids: np.ndarray, draw: Draw, grown: tuple[Trees, np.ndarray] | None) -> None:
+        """Let `one_hop` draw for the own ones among `ids`."""
+        assert self.one_hop is not None
+        colptr, sources, times, weights = self._tensors
+        own = draw.begins >= 0
+        limits = None
+        if times is not None:
+            assert grown is not None
+            limits = torch.from_numpy(grown[0].limits[grown[1][own]])
+        _, edge, ends = self.one_hop(
+            colptr,
+            sources,
+            torch.from_numpy(ids[own].astype(np.int64) - self.low),
+            draw.rule.most,
+            None,
+            times,
+            limits,
+            weights,
+            True,
+            draw.replace,
+            True,
+            times is not None,
+            "last" if self.latest else "uniform",
+            states=draw.states[own],
+        )
+        draw.counts[own] = np.diff(np.asarray(ends))
+        draw.total = len(edge)
+        draw.drawn = edge.numpy() + (int(self.colptr[0]) if self.drawable is None else 0)
 
     def draw_places(self, draw: Draw, places: np.ndarray) -> None:
         """Draw: the places in the CSC of the chosen neighbours, one id after the other; those of ids that others own
         are left."""
         drawable = self.drawable
         self._make_room(draw)
-        if drawable is None or drawable.weights is None:
+        if draw.drawn is not None:
+            take_drawn(draw.begins, draw.counts, draw.drawn, places)
+        elif drawable is None or drawable.weights is None:
             kernels.draw_places(
                 draw.begins, draw.degrees, draw.counts, draw.states, draw.replace, self._picks, self._seen, places
             )
@@ -130,7 +189,7 @@ class Relation:
             draw_by_weight(
                 draw.begins, draw.degrees, draw.counts, draw.states, drawable.weights, self._keys, self._picks, places
             )
-        if drawable is not None:
+        if drawable is not None and drawable.order is not None:
             to_csc(draw.begins, draw.counts, drawable.order, places)
 
     def _make_room(self, draw: Draw) -> None:
@@ -201,6 +260,18 @@ def look_up_kind(
         states[i] = state ^ mix(np.uint64(original[v - low]))
         total += count
     return total
+
+
+@njit(nogil=True, cache=True)
+def take_drawn(begins, counts, drawn, places):
+    """Put what was drawn for the own ids where it belongs."""
+    n, at = 0, 0
+    for i in range(len(begins)):
+        if begins[i] >= 0:
+            for q in range(counts[i]):
+                places[n + q] = drawn[at]
+                at += 1
+        n += counts[i]
 
 
 @njit(nogil=True, cache=True)

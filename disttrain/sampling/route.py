@@ -14,12 +14,12 @@ class Route:
     """A loader worker's line to its counterparts, the ranks with the same local rank on the other machines.
 
     Each `exchange` is one collective: all counterparts take part, with empty messages where they have nothing to say.
-    On a single machine nobody is there, and nothing is sent.
+    On a single machine nobody is there, and nothing is sent; such a route needs no world.
     """
 
-    def __init__(self, world: World, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, world: World | None = None, group: dist.ProcessGroup | None = None) -> None:
         self.world, self.group = world, group
-        self.machine, self.num_machines = world.machine, world.num_machines
+        self.machine, self.num_machines = (0, 1) if world is None else (world.machine, world.num_machines)
         self.exchanges = 0
         self.bytes_sent = 0
 
@@ -40,7 +40,7 @@ class Route:
         """
         if self.num_machines == 1:
             return np.empty(0, message.dtype), np.zeros(1, np.int64)
-        assert self.group is not None, "several machines need a process group"
+        assert self.world is not None and self.group is not None, "several machines need a process group"
         with self.world.waiting(what):
             if answer_sizes is None:
                 answer_sizes = np.empty_like(sizes)

@@ -12,6 +12,7 @@ from numba import njit
 
 from .kernels import mix
 
+_LEAST = 2.0**-1022
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -29,7 +30,8 @@ def scale_weights(colptr, weights):
             # In two steps: the power itself may be out of range.
             half = exponent // 2
             for p in range(colptr[v], colptr[v + 1]):
-                weights[p] = weights[p] * 2.0 ** (-half) * 2.0 ** (half - exponent)
+                # One that vanishes beside another is never drawn before it, but it is there.
+                weights[p] = max(weights[p] * 2.0 ** (-half) * 2.0 ** (half - exponent), _LEAST)
 
 
 @njit(nogil=True, cache=True)

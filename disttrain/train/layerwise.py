@@ -23,7 +23,7 @@ from ..config import EdgeType, Evaluate, ExperimentError, Sampling, edge_type_na
 from ..graph.graph import Graph
 from ..graph.schema import Wants
 from ..models import Block, blocks
-from ..sampling import DistNeighborSampler, Route, RowExchange, Subgraph
+from ..sampling import NeighborSampler, Route, RowExchange, Subgraph
 from ..sampling.fanout import fanout_table
 from ..sampling.kind import Kind
 from ..world import World
@@ -111,7 +111,7 @@ class LayerwiseLoader:
             states = self._inputs(model, precision)
             layers, kept = list(model.layers()), []
             places_of = [e for e, names in self.wants.edges.items() if names]
-            sampler = DistNeighborSampler(self.graph, self._fanout, route, places_of=places_of, kind=self._kind)
+            sampler = NeighborSampler(self.graph, self._fanout, route, places_of=places_of, kind=self._kind)
             for number, layer in enumerate(layers[:-1], 1):
                 pass_ = _Pass(self, layer, states, sampler, route, precision)
                 states = self._layer(number, pass_)
@@ -268,7 +268,7 @@ class _Pass:
         loader: LayerwiseLoader,
         layer: Any,
         states: Mapping[str, _State],
-        sampler: DistNeighborSampler,
+        sampler: NeighborSampler,
         route: Route,
         precision: Precision,
     ) -> None:

@@ -16,7 +16,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from disttrain.config import Sampling
 from disttrain.graph.schema import Wants
-from disttrain.sampling import DistNeighborSampler, NodeLoader, Route, split_seeds
+from disttrain.sampling import NeighborSampler, NodeLoader, Route, split_seeds
 from disttrain.sampling import subgraph as subgraph_module
 from disttrain.world import World
 from tests.graphs import open_parts, ring, write_parts, zoo
@@ -167,7 +167,7 @@ def _draw_all(world: World, directory: str, seeds_of: int = -1) -> dict:
         route = Route(world, groups[0] if groups else None)
         for (rule, fanout), replace in product(FANOUTS.items(), (False, True)):
             places_of = [("paper", "cites", "paper")]
-            sampler = DistNeighborSampler(graph, fanout, route, replace=replace, run_seed=5, places_of=places_of)
+            sampler = NeighborSampler(graph, fanout, route, replace=replace, run_seed=5, places_of=places_of)
             before = route.exchanges
             for step in range(3):
                 chosen = seeds[step * 20 : step * 20 + 20]
@@ -278,7 +278,7 @@ def test_an_exception_in_a_worker_reaches_the_trainer(parts):
 def test_a_batch_without_seeds_has_everything_empty(parts):
     with World.start(device="cpu", timeout=30) as world:
         graph = open_parts(parts[1])
-        sampler = DistNeighborSampler(graph, (4, 3), Route(world))
+        sampler = NeighborSampler(graph, (4, 3), Route(world))
         out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.empty(0, dtype=torch.long), None, "paper"))
     assert all(len(ids) == 0 for ids in out.node.values()) and len(out.node) == 4
     assert all(len(row) == 0 for row in out.row.values()) and len(out.row) == 6

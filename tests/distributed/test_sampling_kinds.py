@@ -14,9 +14,10 @@ from torch_geometric.data import HeteroData
 from disttrain.config import Sampling, Share
 from disttrain.graph.graph import Graph
 from disttrain.graph.schema import Wants
-from disttrain.sampling import DistNeighborSampler, NodeLoader, Route, split_seeds
+from disttrain.sampling import NeighborSampler, NodeLoader, Route, split_seeds
 from disttrain.sampling.fanout import fanout_rules
 from disttrain.sampling.kind import kind_of, seed_time_attribute
+from disttrain.sampling.one_hop import sample_one_hop
 from disttrain.sampling.temporal import time_keys
 from disttrain.world import World
 from tests.graphs import dated_zoo, write_parts
@@ -157,7 +158,7 @@ def _draw_all(world: World, directory: str, topology: Any, seeds_of: int = -1) -
         for name, options in KINDS.items():
             sampling = Sampling(**options)
             kind = kind_of(sampling, graph.schema, "paper")
-            sampler = DistNeighborSampler(
+            sampler = NeighborSampler(
                 graph, sampling.fanout, route, replace=sampling.replace, run_seed=5, disjoint=sampling.disjoint,
                 kind=kind, places_of=[("paper", "cites", "paper")],
             )  # fmt: skip
@@ -227,3 +228,34 @@ def _grown_of(content: dict) -> list[set]:
             for edge, end in zip(value, content[key, "edge_index"][1], strict=True):
                 grown[content[key[2], "batch"][end]].add((key, edge))
     return grown
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_one_hop_interface_draws_the_same(parts, kind):
+    """What pyg-lib's function has to fit into, with this package's own in its place."""
+    options = dict(KINDS[kind])
+    if any(isinstance(entry, Share) for entry in _entries(options["fanout"])):
+        options["fanout"] = (4, 3)  # a number is all that the interface takes
+    both = [name in options for name in ("weight_attr", "time_attr")]
+    if all(both):
+        del options["weight_attr"]
+    with World.start(device="cpu", timeout=30) as world:
+        graph = Graph.open(parts[3], world.machine, world.num_machines)
+        sampling = Sampling(**options)
+        drawn = []
+        for one_hop in (None, sample_one_hop):
+            sampler = NeighborSampler(
+                graph, sampling.fanout, Route(world), replace=sampling.replace, run_seed=5, disjoint=sampling.disjoint,
+                kind=kind_of(sampling, graph.schema, "paper"), one_hop=one_hop,
+            )  # fmt: skip
+            seeds = np.arange(60, 100)
+            times = time_keys(np.asarray(graph.node_attribute("paper", "at")[seeds]).astype(np.float64))
+            drawn.append(sampler.sample("paper", seeds, epoch=0, step=3, times=times if sampling.time_attr else None))
+    one, other = drawn
+    assert all(np.array_equal(one.nodes[t], other.nodes[t]) for t in one.nodes)
+    assert all(np.array_equal(one.edge_id[e], other.edge_id[e]) for e in one.edge_id)
+    assert one.num_edges == other.num_edges and sum(map(len, one.edge_id.values())) > 100
+
+
+def _entries(fanout: Any) -> list:
+    return [entry for hops in (fanout.values() if isinstance(fanout, dict) else [fanout]) for entry in hops]
