@@ -116,11 +116,11 @@ def _make(
     }
     with landing(directory, _disk_bytes(graph, settings.method), identity) as partial:
         journal = Journal(partial, identity)
-        if journal.files:
-            done = sum(entry["bytes"] for entry in journal.finished.values())
+        if _CUT in journal.files:
+            size = sum(entry["bytes"] for entry in journal.finished.values()) / 1e6
             progress(
-                f"going on where an earlier run was killed: {'the cut' if _CUT in journal.files else ''} and "
-                f"{len(journal.finished)} files ({done / 1e6:,.1f} MB) are finished"
+                f"going on where an earlier run ended: the cut and {len(journal.finished)} files ({size:,.1f} MB) are "
+                "finished"
             )
         part_of = _cut(graph, settings, parts, journal, progress)
         cut = journal.note("edge cut", lambda: edge_cut(graph, part_of))

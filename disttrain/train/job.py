@@ -161,12 +161,14 @@ def describe_partition(graph: Graph) -> list[str]:
         f"  {node_type}: {nodes.count:,} nodes, {_balance(balance['per_type'].get(node_type))}"
         for node_type, nodes in graph.schema.nodes.items()
     ]
-    lines.append(f"training seeds per partition: {', '.join(f'{seeds:,}' for seeds in balance['train_seeds'])}")
+    seeds = balance["train_seeds"]
+    share = f" ({max(seeds) * len(seeds) / sum(seeds):.3f})" if sum(seeds) else ""
+    lines.append(f"training seeds per partition: {', '.join(f'{number:,}' for number in seeds)}{share}")
     return lines
 
 
 def _balance(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, (int, float)) else "-"
+    return f"{value:.3f}" if isinstance(value, (int, float)) else "-"
 
 
 def plan(experiment: Experiment, world: World) -> list[str]:

@@ -483,7 +483,7 @@ def test_what_was_done_before_ctrl_c_is_kept_and_gone_in_the_end(tmp_path: Path)
     assert not (tmp_path / "p").exists()
     lines: list[str] = []
     partitioner.partition(zoo(), {}, {}, Partition(parts=2), 2, tmp_path / "p", "f", lines.append)
-    assert "going on where an earlier run was killed: the cut and 35 files" in lines[0]
+    assert "going on where an earlier run ended: the cut and 35 files" in lines[0]
     assert verify(tmp_path / "p") == []
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 

@@ -45,7 +45,7 @@ def plain_reading(graph: GraphArrays, parts: int, seed: int, method: str, passes
     at_ends = [
         sum(w for v, of in enumerate(neighbours) if group[v] == number for _, w in of) for number in range(len(sizes))
     ]
-    alpha = [m / 2 * math.sqrt(parts) / max(n, 1) ** 1.5 for m, n in zip(at_ends, sizes)]
+    alpha = [m / 2 * math.sqrt(parts) / (max(n, 1) * math.sqrt(max(n, 1))) for m, n in zip(at_ends, sizes)]
     room = [math.ceil(n * (1.02 / parts)) for n in sizes]
     shuffled = np.random.default_rng([seed, 1]).permutation(np.arange(num_vertices, dtype=np.int32)).tolist()
     part = [-1] * num_vertices
