@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,18 @@ from tests.agents import REPOSITORY
     ],
 )
 def test_benchmark(script: list[str]) -> None:
+    run_script(script)
+
+
+@pytest.mark.parametrize(("config", "data"), [("aifb", "rdf-aifb"), ("pyg_imdb", "pyg-raw-imdb")])
+def test_accuracy_benchmark(config: str, data: str, real_data: Callable[[str], Path]) -> None:
+    printed = run_script(["accuracy.py", config, "--quick", "--data", str(real_data(data))])
+    assert f"| {config} | " in printed
+
+
+def run_script(script: list[str]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "benchmarks" / script[0]), *script[1:]]
     ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout

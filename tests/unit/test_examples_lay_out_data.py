@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torch_geometric.data import Dataset
-from torch_geometric.datasets import DBLP, HGBDataset, Planetoid
+from torch_geometric.datasets import DBLP, IMDB, HGBDataset, Planetoid
 
-from examples.lay_out_data import CORA_FILES, DBLP_FILES, HGB_FILES, lay_out
+from examples.lay_out_data import AIFB_FILES, CORA_FILES, DBLP_FILES, HGB_FILES, IMDB_FILES, lay_out
 
 
 def raw_paths(dataset_class: type[Dataset], **attributes: str) -> list[Path]:
@@ -24,13 +24,16 @@ def test_files_land_where_pyg_looks(tmp_path: Path) -> None:
     source, target = tmp_path / "downloads", tmp_path / "data"
     (source / "some" / "cora").mkdir(parents=True)
     (source / "dblp").mkdir()
+    (source / "imdb").mkdir()
+    (source / "aifb").mkdir()
     with zipfile.ZipFile(source / "ACM.zip", "w") as archive:
         for name in (*HGB_FILES, "meta.dat"):
             archive.writestr(f"ACM/{name}", f"hgb {name}")
     for name in CORA_FILES:
         (source / "some" / "cora" / name).write_text(name)
-    for name in DBLP_FILES:
-        (source / "dblp" / name).write_text(name)
+    for folder, names in (("dblp", DBLP_FILES), ("imdb", IMDB_FILES), ("aifb", AIFB_FILES)):
+        for name in names:
+            (source / folder / name).write_text(name)
 
     found = lay_out(source, target)
     assert [name for name, folder in found.items() if folder is None] == ["hgb DBLP", "hgb IMDB"]
@@ -38,6 +41,9 @@ def test_files_land_where_pyg_looks(tmp_path: Path) -> None:
     assert [path.read_text() for path in hgb] == [f"hgb {path.name}" for path in hgb]
     for path in raw_paths(DBLP, root=str(target / "dblp")):
         assert path.read_text() == path.name
+    for path in raw_paths(IMDB, root=str(target / "imdb")):
+        assert path.read_text() == path.name
+    assert all((target / "aifb" / name).read_text() == name for name in AIFB_FILES)
     for path in raw_paths(Planetoid, root=str(target / "planetoid"), name="Cora", split="public"):
         assert path.read_text() == path.name
 
