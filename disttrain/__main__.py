@@ -13,12 +13,14 @@ import traceback
 from . import cli
 from .config import ExperimentError
 from .environment import let_threads_sleep, place
+from .lasting import LastingStream
 from .refusal import Leave
 
 
 def main() -> None:
     """Run a command and leave with its exit code."""
     let_threads_sleep()
+    sys.stdout, sys.stderr = LastingStream(sys.stdout), LastingStream(sys.stderr)  # pyright: ignore
     try:
         code = cli.run(sys.argv[1:])
     except ExperimentError as error:
@@ -29,8 +31,6 @@ def main() -> None:
     except KeyboardInterrupt:
         print(f"disttrain: {place()} was interrupted", file=sys.stderr)
         _leave(130)
-    except BrokenPipeError:  # the reader of our output (`| head`) has gone
-        _leave(1)
     except Exception as error:
         # One write, so that the lines of several ranks do not mix.
         sys.stderr.write(f"disttrain: {place()} failed:\n{''.join(traceback.format_exception(error))}")

@@ -19,6 +19,7 @@ from .config import Experiment, ExperimentError, Train
 from .config.check import nearest
 from .config.file import plain, read_experiment
 from .config.ignored import ignored_settings
+from .config.schema import schema_text
 from .config.yaml import dump_yaml
 from .environment import started_by_torchrun
 from .refusal import Leave, refuse_differences, say_once
@@ -202,7 +203,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    print(json.dumps(Experiment.model_json_schema(), indent=2))
+    print(schema_text(), end="")
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Writes docs/experiment.md from the sections in disttrain/config/: python docs/write_experiment_page.py"""
+"""Writes docs/experiment.md and docs/experiment.schema.json from the sections in disttrain/config/:
+
+python docs/write_experiment_page.py
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from disttrain.config import Experiment, Inputs, Section
+from disttrain.config.schema import schema_text
 
 PAGE = Path(__file__).parent / "experiment.md"
+SCHEMA = Path(__file__).parent / "experiment.schema.json"
 
 INTRODUCTION = """\
 # Every key of the experiment
@@ -110,3 +115,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    SCHEMA.write_text(schema_text(), encoding="utf-8")

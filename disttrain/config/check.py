@@ -154,7 +154,7 @@ def _check_section(section: type[Section], value: Any, path: Path, mistakes: lis
     for key, field in fields.items():
         if key in value:
             kind = field_kind(field)
-            if value[key] is None and not field.is_required() and _is_container(kind):
+            if value[key] is None and not field.is_required() and is_container(kind):
                 continue
             checked[key] = check(kind, _over_default(kind, value[key], field.default), (*path, key), mistakes)
         elif field.is_required() and not (unknown and _nearest_keys(key, unknown)):
@@ -172,7 +172,7 @@ def _over_default(kind: Kind, value: Any, default: Any) -> Any:
     return {**default.model_dump(mode="json"), **value}
 
 
-def _is_container(kind: Kind) -> bool:
+def is_container(kind: Kind) -> bool:
     """A section or mapping that may not be null: there, null means that all its entries are commented out."""
     if type(None) in members(kind.annotation):
         return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, WithJsonSchema, model_validator
 
-from .section import Relation, Section
+from .section import RELATION_PATTERN, Relation, Section
 
 _MOST = 1_000_000
 
@@ -30,7 +30,8 @@ class Share(Section):
 
 
 Fanout = Annotated[int, Field(ge=-1, le=_MOST)] | Share
-Fanouts = tuple[Fanout, ...] | dict[Relation | Literal["default"], tuple[Fanout, ...]]
+_KEY = {"type": "string", "pattern": f"^default$|{RELATION_PATTERN}"}
+Fanouts = tuple[Fanout, ...] | dict[Annotated[Relation | Literal["default"], WithJsonSchema(_KEY)], tuple[Fanout, ...]]
 
 
 class Sampling(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 class ExperimentError(ValueError):
@@ -64,7 +64,9 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) or value is None else [value]
 
 
-Relation = Annotated[str, AfterValidator(_relation)]
+RELATION_PATTERN = "^" + ",".join([r"\s*[^,\s][^,]*"] * 3) + "$"
+
+Relation = Annotated[str, AfterValidator(_relation), WithJsonSchema({"type": "string", "pattern": RELATION_PATTERN})]
 """A relation as a normalised `"src,rel,dst"` string; `parse_edge_type` gives the tuple."""
 
 TypeName = Annotated[str, AfterValidator(_part_of_relation)]
@@ -73,10 +75,10 @@ TypeName = Annotated[str, AfterValidator(_part_of_relation)]
 RelationName = Annotated[str, AfterValidator(_part_of_relation)]
 """The name in the middle of a relation."""
 
-DottedPath = Annotated[str, AfterValidator(_dotted)]
+DottedPath = Annotated[str, AfterValidator(_dotted), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+"})]
 """`package.module:name` of something of the user's own."""
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_list, json_schema_input_type=str | tuple[str, ...])]
 """A list of names; a single name may stand alone."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,6 +84,19 @@ def test_every_shape_trains_the_same(
     assert (found["world_size"], found["nodes"]) == (machines * procs, machines)
     assert found["num_evaluated"] == {"val": 40, "test": 40}
     assert losses(place, name) == pytest.approx(straight, rel=1e-4, abs=1e-5)
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(place: Path) -> None:
+    """As under `| head -1`: also what is left in the pipe's buffer must not end it."""
+    command = [sys.executable, "-m", "disttrain", "tiny.yaml", "name=unread", "partition.dir=unread-cut"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout.readline()
+        run.stdout.close()
+        assert run.stderr.read() == b""
+        assert run.wait(150) == 0
+    assert (place / "runs" / "unread" / "DONE").exists()
 
 
 def test_machines_without_a_shared_disk(tmp_path: Path, place: Path, straight: list[float]) -> None:

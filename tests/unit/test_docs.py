@@ -6,6 +6,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+from disttrain.config.schema import schema_text
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -16,6 +18,7 @@ def test_the_page_of_all_keys_is_up_to_date():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), f"run python {place.relative_to(REPOSITORY)}"
+    assert module.SCHEMA.read_text(encoding="utf-8") == schema_text(), f"run python {place.relative_to(REPOSITORY)}"
 
 
 def test_links_lead_somewhere():

@@ -12,7 +12,7 @@ import disttrain
 
 PACKAGE = Path(disttrain.__file__).parent
 
-_CONFIG = {"", "config", "environment"}
+_CONFIG = {"", "config", "environment", "lasting"}
 _WORLD = _CONFIG | {"world", "refusal"}
 _BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "models", "tasks", "report"}
 
