@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import get_args
 
+import yaml
+
+from disttrain.config import AggrName, Conv, HeteroConvModel
+from disttrain.config.aggregation import ARGUMENTS
 from disttrain.config.schema import schema_text
 
 REPOSITORY = Path(__file__).parents[2]
@@ -27,3 +32,14 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_page_of_models_names_every_kind_convolution_and_aggregation():
+    text = (REPOSITORY / "docs" / "models.md").read_text(encoding="utf-8")
+    arguments = {name for of_kind in ARGUMENTS.values() for name in of_kind}
+    names = {*get_args(get_args(AggrName)[0]), *get_args(Conv), *arguments, "rgcn", "rgat", "hgt", "custom"}
+    assert not [name for name in sorted(names) if f"`{name}`" not in text]
+    forms = re.findall(r"^    (aggr: .*)$", text, re.MULTILINE)
+    assert forms
+    for form in forms:
+        HeteroConvModel.model_validate({"kind": "hetero_conv", **yaml.safe_load(form)})
