@@ -53,7 +53,7 @@ class Journal:
                 with suppress(OSError):
                     path.rmdir()
             elif name not in (LOCK, _JOURNAL) and (
-                name not in self.files or path.stat().st_size != self.files[name]["bytes"]
+                name not in self.files or path.lstat().st_size != self.files[name]["bytes"]
             ):
                 path.unlink()
         self.files = {name: entry for name, entry in self.files.items() if (self.directory / name).is_file()}

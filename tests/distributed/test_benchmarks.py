@@ -18,7 +18,7 @@ from tests.agents import REPOSITORY
     [
         ["sampling.py", "--quick", "--against", "none"],
         ["training.py", "--quick"],
-        ["partition.py", "examples/own.yaml", "--parts", "2"],
+        ["partition.py", "examples/own.yaml", "--parts", "2", "--methods", "ldg"],
         ["partition.py", "--quick"],
     ],
 )

@@ -108,7 +108,7 @@ def test_any_flipped_byte_of_the_manifest_is_found(tmp_path: Path):
     path = with_keys(tmp_path / "p") / "manifest.json"
     content = path.read_bytes()
     rng = random.Random(0)
-    places = {*range(200), *range(len(content) - 200, len(content)), *rng.sample(range(len(content)), 2000)}
+    places = {*range(80), *range(len(content) - 80, len(content)), *rng.sample(range(len(content)), 300)}
     for place in places:
         damaged = bytearray(content)
         damaged[place] ^= 1 << rng.randrange(8)
