@@ -6,47 +6,44 @@ rank and host).
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 
-from . import cli
+from . import cli, guard
 from .config import ExperimentError
-from .environment import let_threads_sleep, place
+from .environment import hush_torch, let_threads_sleep, place, started_by_torchrun
 from .lasting import LastingStream
-from .refusal import Leave
+from .memory import memory_advice
+from .refusal import Leave, PeerError
 
 
 def main() -> None:
     """Run a command and leave with its exit code."""
     let_threads_sleep()
+    hush_torch()
     sys.stdout, sys.stderr = LastingStream(sys.stdout), LastingStream(sys.stderr)  # pyright: ignore
+    if started_by_torchrun():
+        guard.start(place())
     try:
         code = cli.run(sys.argv[1:])
     except ExperimentError as error:
-        print(f"disttrain: {error}", file=sys.stderr)
-        _leave(2)
+        guard.leave(2, f"disttrain: {error}")
+    except PeerError as error:  # another rank has more to say
+        guard.leave(1, f"disttrain: {error}")
     except Leave as leave:
-        _leave(leave.code)
+        guard.leave(leave.code)
     except KeyboardInterrupt:
-        print(f"disttrain: {place()} was interrupted", file=sys.stderr)
-        _leave(130)
+        guard.leave(130, f"disttrain: {place()} was interrupted")
+    except SystemExit:  # of the argument parser, which has said why
+        guard.farewell()
+        raise
     except Exception as error:
-        # One write, so that the lines of several ranks do not mix.
-        sys.stderr.write(f"disttrain: {place()} failed:\n{''.join(traceback.format_exception(error))}")
-        _leave(1)
+        text = "".join(traceback.format_exception(error)).rstrip()
+        advice = memory_advice(error)
+        guard.leave(1, f"disttrain: {place()} failed:\n{text}" + (f"\ndisttrain: {advice}" if advice else ""))
     else:
+        guard.farewell()
         sys.exit(code)
-
-
-def _leave(code: int) -> None:
-    """End now. Loader threads and process groups whose peers are gone would keep the interpreter from ending."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            pass
-    os._exit(code)
 
 
 if __name__ == "__main__":

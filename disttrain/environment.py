@@ -14,6 +14,14 @@ def let_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
+def hush_torch() -> None:
+    """Before torch is imported: its warnings about lost connections, with traces of C++, would drown what we say.
+
+    `TORCH_CPP_LOG_LEVEL=WARNING` brings them back.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def started_by_torchrun() -> bool:
     """Whether there may be other ranks to talk to."""
     return "RANK" in os.environ

@@ -23,6 +23,10 @@ class Leave(Exception):
         self.code = code
 
 
+class PeerError(RuntimeError):
+    """Another rank failed, or did not answer in time. The message says who waited for whom, and in what."""
+
+
 def refuse_differences(experiment: Experiment, world: World) -> None:
     """Compare the experiments that the ranks have read: one job has one experiment.
 
@@ -54,8 +58,8 @@ def say_once(text: str, world: World) -> None:
     if world.is_lead:
         print(f"disttrain: {text}", file=sys.stderr, flush=True)
         try:
-            world.store.set(key, "")
-            # torchrun ends all ranks when the first one leaves, and rank 0 holds the store. Those that do not answer
+            world.notes.set(key, "")
+            # torchrun ends all ranks when the first one leaves, and rank 0 holds the notes. Those that do not answer
             # were not refused, or have gone.
             world.listen([f"{key}/{rank}" for rank in range(1, world.size)], _SECONDS_TO_LISTEN)
         except RuntimeError:
@@ -71,6 +75,6 @@ def say_once(text: str, world: World) -> None:
     if world.leads_machine:
         print(f"disttrain: {world} was refused too; rank 0 says why", file=sys.stderr, flush=True)
     try:
-        world.store.set(f"{key}/{world.rank}", "")
+        world.notes.set(f"{key}/{world.rank}", "")
     except RuntimeError:
         pass

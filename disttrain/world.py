@@ -8,7 +8,6 @@ gradients) does not pass through here.
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import threading
 import time
@@ -23,17 +22,16 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from . import guard
 from .config import ExperimentError
+from .failure import explain, first_line, leave_with_the_others, said, say_over
+from .lead import Lead
+from .notes import Notes
+from .refusal import PeerError
+
+__all__ = ["PeerError", "World"]
 
 T = TypeVar("T")
-
-_BEAT_SECONDS = 1.0
-_POLL_SECONDS = 0.5
-_GRACE_SECONDS = 3.0
-
-
-class PeerError(RuntimeError):
-    """Another rank failed, or did not answer in time. The message says who waited for whom, and in what."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ class World:
     device: torch.device
     timeout: float
     """Seconds that one rank waits for another."""
-    store: Store
-    """Short notes between ranks; rank 0 holds it."""
+    notes: Notes
+    """Short notes between ranks; rank 0 holds them."""
     _control: dist.ProcessGroup
     _free: list[dist.ProcessGroup] = field(default_factory=list)
     _turns: dict[str, int] = field(default_factory=dict)
@@ -101,7 +99,7 @@ class World:
         except (dist.DistError, RuntimeError) as error:
             raise PeerError(
                 f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} could not reach all of the "
-                f"{os.environ.get('WORLD_SIZE', 1)} ranks within {timeout:g} s: {_first_line(error)}. Do all machines "
+                f"{os.environ.get('WORLD_SIZE', 1)} ranks within {timeout:g} s: {first_line(error)}. Do all machines "
                 "reach each other? (GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose the network interface.)"
             ) from error
         assert isinstance(control, dist.ProcessGroup)
@@ -115,15 +113,29 @@ class World:
             host=socket.gethostname(),
             device=here,
             timeout=timeout,
-            store=PrefixStore("control", store),
+            notes=Notes(_own_access(PrefixStore("control", store)), timeout, watch=size > 1),
             _control=control,
         )
+        if size > 1:
+            guard.expect_beats(timeout)
+            threading.Thread(target=leave_with_the_others, args=[world], name="vigil", daemon=True).start()
         left_well = False
         try:
             world._check_shape()
             yield world
+            guard.stand("ending")
+            # Rank 0 takes the store along; until then, that it is gone means that rank 0 has failed.
+            world.barrier("ending")
             left_well = True
+        except SystemExit as error:
+            failure = RuntimeError(f"sys.exit({error.code!r}) was called, which ends one rank and leaves the others")
+            say_over(world, failure)
+            raise failure from error
+        except BaseException as error:
+            say_over(world, error)
+            raise
         finally:
+            world.notes.stop_watching()
             # With an error on its way, peers may be gone, and taking groups down would wait for them.
             if left_well or size == 1:
                 world._free.clear()
@@ -181,11 +193,12 @@ class World:
         """
         result, refused, failed, cause = None, None, None, None
         try:
-            result = work()
+            with guard.standing(what):
+                result = work()
         except ExperimentError as error:
             refused, cause = str(error), error
-        except Exception as error:
-            failed, cause = f"{type(error).__name__}: {error}", error
+        except (Exception, SystemExit) as error:
+            failed, cause = said(error), error
         reports = self.gather((self.host, refused, failed), what)
         if failed is not None:
             assert cause is not None
@@ -206,75 +219,18 @@ class World:
 
         The others wait for as long as the worker shows that it is alive: a beat each second from a thread of its own,
         so `work` must not hold the GIL for longer than `timeout` at a stretch. Silence for `timeout` seconds ends the
-        wait.
+        wait. With `per_machine`, each rank gets its own machine's result, once all machines have theirs.
 
         Raises:
-            ExperimentError: `work` refused its input; on every rank.
+            ExperimentError: `work` refused its input, on some machine; on every rank, with the rank's name where others
+                were well.
             PeerError: on the waiting ranks: `work` failed in some other way, or its rank fell silent.
         """
         turn = self._turns[what] = self._turns.get(what, 0) + 1
-        key = f"lead/{what}/{turn}/{self.machine if per_machine else 0}"
-        worker = self.machine * self.local_size if per_machine else 0
-        if self.rank == worker:
-            return self._work(work, key, what)
-        return self._await(key, worker, what)
-
-    def _work(self, work: Callable[[], T], key: str, what: str) -> T:
-        finished = threading.Event()
-
-        def beat() -> None:
-            count = 0
-            while not finished.wait(_BEAT_SECONDS):
-                count += 1
-                try:
-                    self.store.set(f"{key}/beat", str(count))
-                except (RuntimeError, dist.DistError):
-                    return  # the store is gone, and with it those who would listen
-
-        self.store.set(f"{key}/beat", "0")
-        pulse = threading.Thread(target=beat, name=f"beat: {what}", daemon=True)
-        pulse.start()
-        try:
-            result = work()
-            outcome = ("done", result)
-        except ExperimentError as error:
-            outcome = ("refused", str(error))
-            raise
-        except BaseException as error:
-            outcome = ("failed", f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            finished.set()
-            pulse.join()
-            self.store.set(f"{key}/outcome", pickle.dumps(outcome))  # pyright: ignore
-        return result
-
-    def _await(self, key: str, worker: int, what: str) -> Any:
-        last_beat, started = b"", time.monotonic()
-        heard = started
-        while True:
-            try:
-                if self.store.check([f"{key}/outcome"]):
-                    break
-                if self.store.check([f"{key}/beat"]):
-                    beat = self.store.get(f"{key}/beat")
-                    if beat != last_beat:
-                        last_beat, heard = beat, time.monotonic()
-            except RuntimeError as error:
-                raise PeerError(f"{self}: rank {worker} was lost in {what}: {_first_line(error)}") from error
-            now = time.monotonic()
-            if now - heard > self.timeout:
-                raise PeerError(
-                    f"{self} waited for rank {worker} in {what}, which has been silent for {self.timeout:g} s"
-                )
-            # Not store.wait: each time that it runs out, torch writes a warning. At most a tenth of the wait is lost.
-            time.sleep(min(_POLL_SECONDS, max(0.005, (now - started) / 10)))
-        state, value = pickle.loads(self.store.get(f"{key}/outcome"))
-        if state == "refused":
-            raise ExperimentError(value)
-        if state == "failed":
-            raise PeerError(f"rank {worker} failed in {what}: {value}")
-        return value
+        workers = range(0, self.size, self.local_size) if per_machine else [0]
+        mine = self.machine * self.local_size if per_machine else 0
+        with guard.standing(what):
+            return Lead(self, f"lead/{what}/{turn}", what, workers).result(work, mine)
 
     @contextmanager
     def exchange_groups(self, count: int) -> Iterator[list[dist.ProcessGroup]]:
@@ -321,33 +277,22 @@ class World:
             raise self.explain(error, what) from error
 
     def explain(self, error: Exception, what: str) -> PeerError:
-        """Find out which ranks did not take part in a collective that failed.
+        """Find out why a collective failed: which rank failed, or which ones did not take part.
 
-        Ranks that are stuck in the same place say so through the store; those that stay silent are the ones waited for.
         Takes a few seconds at most.
         """
-        if isinstance(error, PeerError):
-            return error
-        try:
-            self.store.set(f"stuck/{self.rank}", what)
-            others = [rank for rank in range(self.size) if rank != self.rank]
-            self.listen([f"stuck/{rank}" for rank in others], _GRACE_SECONDS)
-            silent = [rank for rank in others if not self.store.check([f"stuck/{rank}"])]
-        except (RuntimeError, dist.DistError):
-            return PeerError(
-                f"{self}: {what} failed, and the store that rank 0 holds does not answer: rank 0 or its machine is "
-                f"gone ({_first_line(error)})"
-            )
-        whom = f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}" if silent else "the other ranks"
-        return PeerError(f"{self} waited for {whom} in {what}, at most {self.timeout:g} s: {_first_line(error)}")
+        return explain(self, error, what)
 
     def listen(self, keys: list[str], seconds: float) -> bool:
-        """Wait until all keys are in the store, at most so long; whether they are.
+        """Wait until all keys are in the notes, at most so long; whether they are.
 
         Not `store.wait`: each time that it runs out, torch writes warnings, and other threads cannot use the store.
+
+        Raises:
+            StoreLost: nobody answers.
         """
         deadline = time.monotonic() + seconds
-        while not (found := not keys or self.store.check(keys)) and time.monotonic() < deadline:
+        while not (found := not keys or self.notes.check(keys, seconds)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
 
@@ -380,5 +325,6 @@ def _choose_device(device: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _own_access(store: Store) -> Store:
+    """To the same store, but not held up while another thread waits in it (where torch knows such a thing)."""
+    return store.clone() if hasattr(store, "clone") else store  # pyright: ignore[reportAttributeAccessIssue]

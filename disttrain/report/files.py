@@ -12,8 +12,22 @@ from pathlib import Path
 
 from ..config import ExperimentError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
+_FULL: dict[int | None, str] = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "files may not grow any more (`ulimit -f`, or the file system's own limit)",
+}
+_FORBIDDEN = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
+_BROKEN: dict[int | None, str] = {
+    errno.EIO: "the disk or its connection failed",
+    errno.ESTALE: "the shared disk has lost it",
+    errno.ENODEV: "the disk is gone",
+    errno.ENOTCONN: "the shared disk is not connected",
+    errno.EHOSTDOWN: "the machine that holds it is down",
+}
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -54,13 +68,19 @@ def explaining(path: Path, what: str, advice: str = _RUN_ADVICE) -> Iterator[Non
 
 
 def disk_refusal(error: OSError, path: Path, what: str, advice: str = _RUN_ADVICE) -> ExperimentError | None:
-    """The message for a full or forbidden disk; None for other errors."""
+    """The message for a full, forbidden or broken disk; None for other errors."""
     if error.errno in _FULL:
-        return ExperimentError(f"{what} could not be written to {path}: the disk is full ({_free(path)}). {advice}")
+        why = _FULL[error.errno]
+        return ExperimentError(f"{what} could not be written to {path}: {why} ({_free(path)}). {advice}")
     if error.errno in _FORBIDDEN:
         return ExperimentError(
             f"{what} cannot be used at {path}: {error.strerror or error}. Expected a directory that this user "
             "may read and write; mend its permissions or choose another one"
+        )
+    if error.errno in _BROKEN:
+        return ExperimentError(
+            f"{what} cannot be used at {path}: {_BROKEN[error.errno]} ({error.strerror}). Mend that, or choose another "
+            "run_dir; started again, the run goes on from its last checkpoint"
         )
     return None
 

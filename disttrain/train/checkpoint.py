@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from ..config import ExperimentError
 from ..report.files import disk_refusal, explaining
 from ..world import World
 
@@ -129,16 +130,11 @@ class CheckpointDirectory:
 
     def newest_whole(self) -> tuple[str, dict[str, Any]] | None:
         """Name and state of the newest checkpoint that is whole; torn ones are passed over with a warning."""
-        names = self.names()
-        for name in names:
+        for name in self.names():
             try:
                 return name, self.read_state(name)
             except (TornCheckpoint, OSError) as error:
                 logger.warning("checkpoint passed over: %s", error)
-        if names:
-            logger.warning(
-                "none of the checkpoints in %s can be read: without another the run begins anew", self.directory
-            )
         return None
 
     def prune(self, keep: int, best: str | None) -> None:
@@ -155,8 +151,17 @@ def newest_checkpoint(world: World, checkpoints: CheckpointDirectory) -> tuple[i
     """Agree on the newest whole checkpoint over all machines: the rank that can read it, its name and state.
 
     Machines need not share a file system: after a restart, rank 0 may be on a machine that has none.
+
+    Raises:
+        ExperimentError: there are checkpoints, and none of them can be read.
     """
-    return _agree(world, checkpoints.newest_whole() if world.leads_machine else None)
+    found = _agree(world, checkpoints.newest_whole() if world.leads_machine else None)
+    if found is None and any(world.gather(checkpoints.names() if world.leads_machine else [], "choosing a checkpoint")):
+        raise ExperimentError(
+            f"none of the checkpoints in {checkpoints.directory} can be read (the warnings above say why). Put back "
+            "copies of them, or begin anew with --fresh"
+        )
+    return found
 
 
 def named_checkpoint(

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
+from .. import guard
 from ..config import Experiment, ExperimentError
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
@@ -113,6 +114,7 @@ class Trainer:
             FloatingPointError: a loss or a gradient is not finite.
             PeerError: another rank failed or did not answer.
         """
+        guard.stand("opening the run directory")
         try:
             self.saved.open(self.fresh)
             with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress, self.stop_request:
@@ -167,6 +169,7 @@ class Trainer:
         """One batch; with the last one of an optimizer step (`train.accumulate`), the step."""
         position, task = self.position, self.task
         assert (batch.epoch, batch.step) == (position.epoch, position.epoch_step), "batches come in order"
+        guard.stand(self._what("training"))
         seed_step(self.experiment.seed, position.epoch, position.epoch_step, self.world.rank)
         num_seeds = batch[task.node_type].batch_size
         if not self.gradient.is_open:
@@ -232,7 +235,7 @@ class Trainer:
         return summary
 
     def _evaluate(self, split: str) -> Evaluation:
-        with self.clock.wall("evaluate"):
+        with self.clock.wall("evaluate"), guard.standing(self._what(f"evaluation on {split}")):
             evaluation = evaluate(
                 self.model, self.task, self.loaders[split], Transfer(self.world.device, PhaseClock(self.world.device)),
                 self.precision, self.world,

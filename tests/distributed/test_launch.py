@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.graph.files import parse_manifest, write_manifest
+
 from ..agents import REPOSITORY, Ended, run_all, run_machines
 
 EXPERIMENT = """\
@@ -111,9 +113,9 @@ def test_machines_without_a_shared_disk(tmp_path: Path, place: Path, straight: l
 
     # Now they have different partitions: the checksum of one file stands for another graph.
     (manifest,) = (tmp_path / "b" / "partitions").glob("*/manifest.json")
-    content = json.loads(manifest.read_text())
+    content = parse_manifest(manifest.parent)
     content["files"]["nodes/0/x.npy"]["blake2b"] = "0" * 32
-    manifest.write_text(json.dumps(content))
+    write_manifest(manifest.parent, content)
     text = refusal(run_machines(["tiny.yaml", "--fresh", "sampling.batch_size=24"], directories, machines=2))
     assert "rank 1 on" in text
     assert "opened another graph in" in text

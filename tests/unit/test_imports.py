@@ -12,14 +12,13 @@ import disttrain
 
 PACKAGE = Path(disttrain.__file__).parent
 
-_CONFIG = {"", "config", "environment", "lasting"}
-_WORLD = _CONFIG | {"world", "refusal"}
+_CONFIG = {"", "config", "environment", "guard", "lasting", "memory"}
+_WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead"}
 _BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "models", "tasks", "report"}
 
 MAY_SEE: dict[str, set[str]] = {
     **dict.fromkeys(_CONFIG, _CONFIG),
-    "world": _WORLD,
-    "refusal": _WORLD,
+    **dict.fromkeys(_WORLD - _CONFIG, _WORLD),
     "data": _WORLD,
     "graph": _WORLD,
     "sampling": _WORLD | {"graph"},

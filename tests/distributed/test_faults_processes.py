@@ -1,0 +1,26 @@
+"""Ranks, agents and machines that die, stop or hang: the others end soon and say why, and the run can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..fault_table import PROCESSES
+from ..faults import ended_cleanly, goes_on, lay_out, run_job
+from ..preloaded import Preloaded
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Preloaded]:
+    with Preloaded() as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_fault(name: str, server: Preloaded, tmp_path: Path) -> None:
+    fault = PROCESSES[name]
+    lay_out(tmp_path)
+    ended_cleanly(fault, run_job(server, tmp_path, fault.arguments(), fault.machines, fault.procs), tmp_path)
+    goes_on(server, fault, tmp_path)

@@ -1,0 +1,198 @@
+"""Every fault that is caused on purpose, by name. docs/faults.md has a row for each."""
+
+from __future__ import annotations
+
+from .faults import Fault
+
+STEP = r"\(epoch 1, step 2 of it\)"
+"""Where a fault comes in the third call of the model in training."""
+SUMS = rf"adding up gradients {STEP}"
+KILLED = rf"rank %d on \S+ was killed in training {STEP}; .*sampling\.batch_size"
+SILENT = r"rank %d on \S+ showed no sign of life for 10 s%s in %s"
+STOPPED = r" \(it was stopped, as by SIGSTOP\)"
+WITHOUT_RANK_0 = r"rank 1 on \S+ (could not go on|waited for rank 0) in "
+AT_STEP_2 = rf"(adding up gradients|training|writing a checkpoint) {STEP}"
+
+PROCESSES: dict[str, Fault] = {
+    "a-rank-is-killed": Fault(kind="kill", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", KILLED % 1)),
+    "the-first-rank-is-killed": Fault(kind="kill", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", KILLED % 0)),
+    "a-rank-crashes": Fault(kind="crash", says=(rf"rank 1 on \S+ crashed in training {STEP}: SIGSEGV",)),
+    "an-agent-is-killed": Fault(
+        kind="kill the agent",
+        says=(
+            r"rank 1 on \S+ lost its torchrun agent \(process \d+ is gone\) in training",
+            "stopped by SIGTERM after step",
+        ),
+        killed_agents=(1,),
+    ),
+    "the-machine-with-the-store-is-killed": Fault(
+        kind="kill the machine", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", KILLED % 0), killed_agents=(0,)
+    ),
+    "a-rank-is-stopped-in-training": Fault(
+        kind="stop", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, STOPPED, f"training {STEP}"))
+    ),
+    "the-first-rank-is-stopped-in-training": Fault(
+        kind="stop", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", SILENT % (0, STOPPED, f"training {STEP}"))
+    ),
+    "a-rank-is-stopped-beside-another": Fault(
+        kind="stop",
+        machines=1,
+        procs=2,
+        says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, STOPPED, f"training {STEP}")),
+    ),
+    "the-first-rank-is-stopped-while-it-partitions": Fault(
+        where="disttrain.graph.partitioner:write_manifest",
+        kind="stop",
+        rank=0,
+        call=1,
+        says=(rf"{WITHOUT_RANK_0}partitioning", SILENT % (0, STOPPED, "partitioning")),
+    ),
+    "a-rank-is-stopped-in-evaluation": Fault(
+        where="evaluation",
+        kind="stop",
+        call=1,
+        says=(r"rank 0 on \S+ waited for rank 1 in ", SILENT % (1, STOPPED, r"evaluation on val \(epoch 1, .*\)")),
+    ),
+    "the-first-rank-is-stopped-while-it-writes-a-checkpoint": Fault(
+        where="disttrain.train.checkpoint:CheckpointDirectory.save",
+        kind="stop",
+        rank=0,
+        says=(rf"{WITHOUT_RANK_0}writing a checkpoint", SILENT % (0, STOPPED, "writing a checkpoint")),
+    ),
+    "a-rank-is-killed-while-it-writes-a-checkpoint": Fault(
+        where="disttrain.train.checkpoint:_write_manifest",
+        kind="kill",
+        rank=0,
+        says=(rf"{WITHOUT_RANK_0}writing a checkpoint", r"rank 0 on \S+ was killed in writing a checkpoint"),
+    ),
+    "a-rank-hangs": Fault(
+        kind="hang", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", r"rank 1 on \S+ ends: rank 0")
+    ),
+    "a-rank-hangs-outside-of-python": Fault(
+        kind="hang in C", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, "", f"training {STEP}"))
+    ),
+    "an-agent-is-told-to-stop": Fault(kind="terminate the agent", says=("stopped by SIGTERM after step",)),
+    "an-agent-is-interrupted": Fault(kind="interrupt the agent", says=("stopped by SIGINT after step",)),
+    "a-rank-is-slow": Fault(kind="be slow", code=0, never=("disttrain: rank",)),
+}
+
+NO_LUCK = r"RuntimeError: no luck"
+HEADED = r"disttrain: rank %d on \S+ failed:\nTraceback"
+TOLD = r"rank 0 on \S+ could not go on in %s: rank 1 on \S+ failed in %s: "
+
+PROGRAMS: dict[str, Fault] = {
+    "a-model-raises-on-one-rank": Fault(
+        says=(HEADED % 1, NO_LUCK, TOLD % (SUMS, f"training {STEP}") + NO_LUCK), never=()
+    ),
+    "a-model-raises-while-it-is-built": Fault(
+        where="building",
+        says=(HEADED % 1, r"rank 1 on \S+ failed in building task and model: RuntimeError: no luck"),
+        never=(),
+    ),
+    "a-model-raises-in-evaluation": Fault(
+        where="evaluation",
+        call=1,
+        says=(HEADED % 1, r"rank 1 on \S+ failed in evaluation on val .*: RuntimeError: no luck"),
+        never=(),
+    ),
+    "a-model-calls-exit": Fault(
+        kind="exit", says=(r"rank 1 on \S+ failed in training .*: RuntimeError: sys\.exit\(0\) was called",), never=()
+    ),
+    "a-model-forgets-a-parameter-on-one-rank": Fault(
+        kind="forget a parameter",
+        says=(
+            r"rank 1 on \S+: model\.module: .*no use of its parameters spare",
+            r"rank 1 on \S+ was refused, and says why",
+        ),
+    ),
+    "a-loss-becomes-nan": Fault(
+        kind="become NaN", says=(r"the loss is not finite: first on rank 1 on \S+, in step 3 \(epoch 1\)",), never=()
+    ),
+    "a-data-function-raises": Fault(
+        where="data",
+        rank=0,
+        says=(HEADED % 0, NO_LUCK, r"rank 1 on \S+.* rank 0 (on \S+ )?failed in partitioning: RuntimeError: no luck"),
+        never=(),
+    ),
+    "a-data-function-raises-on-another-machine": Fault(
+        where="data",
+        says=(HEADED % 1, NO_LUCK, r"rank 1 on \S+ failed in partitioning on each machine: RuntimeError: no luck"),
+        never=(),
+    ),
+    "memory-runs-out": Fault(
+        kind="run out of memory",
+        says=(
+            r"disttrain: the machine had no memory left: .*sampling\.batch_size",
+            "rank 0 on .*can't allocate memory",
+        ),
+        never=(),
+    ),
+    "more-ranks-than-seeds": Fault(
+        kind="", code=0, procs=2, more=("data.split={by: ratio, train: 0.05, val: 0.5, test: 0.4}",)
+    ),
+    "no-validation-seeds": Fault(kind="", code=0, more=("data.split={by: ratio, train: 0.5, val: 0.0, test: 0.5}",)),
+    "no-test-seeds": Fault(kind="", code=0, more=("data.split={by: ratio, train: 0.5, val: 0.5, test: 0.0}",)),
+    "no-training-seeds": Fault(
+        kind="",
+        more=("data.split={by: ratio, train: 0.001, val: 0.5, test: 0.4}",),
+        mended=("data.split={by: ratio, train: 0.5, val: 0.2, test: 0.2}", "partition.dir=others"),
+        says=("data.split: no node of .paper. is left to train on",),
+    ),
+    "fewer-partitions-than-machines": Fault(
+        kind="",
+        more=("partition.parts=1",),
+        mended=("partition.parts=2",),
+        says=("partition.parts is 1, fewer than the 2 machines of this job; set partition.parts=2 or more, or auto",),
+    ),
+}
+
+FULL = r"files may not grow any more .*MiB free"
+
+DISKS: dict[str, Fault] = {
+    "the-disk-is-full-for-partitions": Fault(
+        where="disttrain.graph.partitioner:write_manifest",
+        kind="fill the disk",
+        rank=0,
+        call=1,
+        says=(r"partition directory parts: a file may not grow more; .* Make room",),
+    ),
+    "the-disk-is-full-for-the-settings": Fault(
+        where="disttrain.report.run_directory:RunDirectory.write_experiment",
+        kind="fill the disk",
+        rank=0,
+        call=1,
+        says=(rf"experiment\.yaml could not be written to runs/tiny: {FULL}",),
+    ),
+    "the-disk-is-full-for-a-checkpoint": Fault(
+        where="disttrain.train.checkpoint:CheckpointDirectory.save",
+        kind="fill the disk",
+        rank=0,
+        says=(rf"a checkpoint could not be written to runs/tiny/checkpoints/step-0000000003: {FULL}",),
+    ),
+    "the-disk-is-full-for-the-figures": Fault(
+        where="disttrain.report.run_report:RunReport.write",
+        kind="fill the disk",
+        rank=0,
+        says=(rf"metrics\.jsonl could not be written to runs/tiny/metrics.jsonl: {FULL}",),
+    ),
+    "the-disk-is-full-for-tensorboard": Fault(
+        where="tensorboard.summary.writer.record_writer:RecordWriter.write",
+        kind="fill the disk",
+        rank=0,
+        call=5,
+        says=(rf"could not be written to runs/tiny/.*: {FULL}",),
+    ),
+    "the-disk-is-full-for-the-summary": Fault(
+        where="disttrain.report.run_directory:RunDirectory.write_summary",
+        kind="fill the disk",
+        rank=0,
+        call=1,
+        says=(rf"summary\.json could not be written to runs/tiny: {FULL}",),
+    ),
+    "the-run-directory-cannot-be-made": Fault(
+        kind="",
+        more=("run_dir=/proc/nowhere",),
+        mended=("run_dir=runs/tiny",),
+        says=(r"the run directory cannot be used at /proc/nowhere: ",),
+    ),
+}

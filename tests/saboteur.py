@@ -1,0 +1,166 @@
+"""Copied into the folder of a test: data and a model that cause a fault in one rank, at one place, until it is mended.
+
+What is caused is real: signals, limits of the operating system, exceptions. The folder gets `fault` (when it was) as it
+happens; nothing happens any more once it has `mended`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_geometric.data import HeteroData
+
+from disttrain.config import HeteroConvModel
+from disttrain.models import build_model
+
+
+def _raise() -> None:
+    raise RuntimeError("no luck")
+
+
+def _signal(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def _signal_agent(number: int) -> Callable[[], None]:
+    def send() -> None:
+        os.kill(os.getppid(), number)
+        time.sleep(4)  # or training would be over before anybody notices
+
+    return send
+
+
+def _kill_machine() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _limit_memory() -> None:
+    """The next large allocation fails."""
+    torch.empty(1 << 50, dtype=torch.uint8)
+
+
+def _fill_the_disk() -> None:
+    """No file may grow any more; needs no root, unlike a small disk, and says EFBIG where that one says ENOSPC."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "kill": _signal(signal.SIGKILL),
+    "stop": _signal(signal.SIGSTOP),
+    "crash": _signal(signal.SIGSEGV),
+    "kill the agent": _signal_agent(signal.SIGKILL),
+    "terminate the agent": _signal_agent(signal.SIGTERM),
+    "interrupt the agent": _signal_agent(signal.SIGINT),
+    "kill the machine": _kill_machine,
+    "raise": _raise,
+    "exit": lambda: sys.exit(0),
+    "leave": lambda: os._exit(0),
+    "hang": lambda: time.sleep(1e5),
+    "hang in C": lambda: ctypes.PyDLL(None).sleep(100_000),  # without letting go of the interpreter
+    "be slow": lambda: time.sleep(4),
+    "fill the disk": lambda: resource.setrlimit(
+        resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    ),
+    "run out of memory": _limit_memory,
+}
+
+
+def cause(kind: str) -> None:
+    if Path("mended").exists() or Path("fault").exists():
+        return
+    Path("fault.part").write_text(str(time.time()))
+    os.replace("fault.part", "fault")
+    KINDS[kind]()
+
+
+def plant(where: str, kind: str, rank: int, call: int = 1) -> None:
+    """In that rank, at the beginning of its `call`-th call of the function `package.module:Class.method`."""
+    if int(os.environ.get("RANK", 0)) != rank:
+        return
+    module, _, path = where.partition(":")
+    *outer, name = path.split(".")
+    owner = functools.reduce(getattr, outer, importlib.import_module(module))
+    real, calls = getattr(owner, name), 0
+
+    @functools.wraps(real)
+    def planted(*args: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            cause(kind)
+        return real(*args, **named)
+
+    setattr(owner, name, planted)
+
+
+def graph(where: str = "", kind: str = "", rank: int = 0, call: int = 1) -> HeteroData:
+    """60 papers in 3 classes, 30 authors. With arguments: a fault is planted, here or, for "data", at once."""
+    if where == "data":
+        if int(os.environ.get("RANK", 0)) == rank:
+            cause(kind)
+    elif where:
+        plant(where, kind, rank, call)
+    generator = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    data["paper"].x = torch.rand(60, 4, generator=generator)
+    data["paper"].y = torch.arange(60) % 3
+    data["author"].x = torch.rand(30, 3, generator=generator)
+    ends = torch.stack([torch.randint(0, n, (150,), generator=generator) for n in (30, 60)])
+    data["author", "writes", "paper"].edge_index = ends
+    data["paper", "rev_writes", "author"].edge_index = ends.flip(0)
+    return data
+
+
+def _become_nan(rank: int, call: int) -> Any:
+    calls = 0
+
+    def hook(module: Any, _: Any, out: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += module.training
+        if calls != call or int(os.environ.get("RANK", 0)) != rank or Path("mended").exists():
+            return out
+        Path("fault").write_text(str(time.time()))
+        return out * float("nan")
+
+    return hook
+
+
+def model(schema: Any, target: str, out_channels: int, where: str, kind: str, rank: int, call: int = 1) -> Any:
+    """The built-in model, with a fault in its forward pass of "training" or "evaluation", or planted elsewhere."""
+    made = build_model(HeteroConvModel(kind="hetero_conv", hidden=8), schema, target, out_channels, lambda *_: None)
+    if where == "building" and int(os.environ.get("RANK", 0)) == rank:
+        cause(kind)
+    elif kind == "forget a parameter":
+        spare = torch.nn.Parameter(torch.zeros(1))
+        made.register_parameter("spare", spare)
+        forgets = int(os.environ.get("RANK", 0)) == rank and not Path("mended").exists()
+        made.register_forward_hook(lambda _, __, out: out if forgets else out + spare.sum() * 0)
+        Path("fault").write_text(str(time.time()))
+    elif kind == "become NaN":
+        made.register_forward_hook(_become_nan(rank, call))
+    elif where in ("training", "evaluation"):
+        calls = 0
+
+        def hook(module: Any, _: Any) -> None:
+            nonlocal calls
+            calls += module.training == (where == "training")
+            if calls == call:
+                cause(kind)
+
+        if int(os.environ.get("RANK", 0)) == rank:
+            made.register_forward_pre_hook(hook)
+    elif where != "building":
+        plant(where, kind, rank, call)
+    return made
