@@ -106,7 +106,13 @@ PROGRAMS: dict[str, Fault] = {
         ),
     ),
     "a-loss-becomes-nan": Fault(
-        kind="become NaN", says=(r"the loss is not finite: first on rank 1 on \S+, in step 3 \(epoch 1\)",), never=()
+        kind="become NaN", says=(r"not finite: .*rank 1 on \S+.* step 3 \(epoch 1\)",), never=()
+    ),
+    "a-loss-becomes-nan-and-is-skipped": Fault(
+        kind="become NaN",
+        more=("train.on_nan=skip",),
+        code=0,
+        says=(r"not finite: .*rank 1 on \S+.* step 3 \(epoch 1\).* this step is left out",),
     ),
     "a-data-function-raises": Fault(
         where="data",

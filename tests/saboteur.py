@@ -124,12 +124,11 @@ def graph(where: str = "", kind: str = "", rank: int = 0, call: int = 1) -> Hete
 
 
 def _become_nan(rank: int, call: int) -> Any:
-    calls = 0
+    """In step `call` of the first epoch, however often it is computed."""
 
-    def hook(module: Any, _: Any, out: torch.Tensor) -> torch.Tensor:
-        nonlocal calls
-        calls += module.training
-        if calls != call or int(os.environ.get("RANK", 0)) != rank or Path("mended").exists():
+    def hook(module: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
+        here = (args[0].epoch, args[0].step) == (0, call - 1) and int(os.environ.get("RANK", 0)) == rank
+        if not (here and module.training) or Path("mended").exists():
             return out
         Path("fault").write_text(str(time.time()))
         return out * float("nan")
@@ -146,7 +145,7 @@ def model(schema: Any, target: str, out_channels: int, where: str, kind: str, ra
         spare = torch.nn.Parameter(torch.zeros(1))
         made.register_parameter("spare", spare)
         forgets = int(os.environ.get("RANK", 0)) == rank and not Path("mended").exists()
-        made.register_forward_hook(lambda _, __, out: out if forgets else out + spare.sum() * 0)
+        made.register_forward_hook(lambda _, __, out: out if forgets else torch.add(out, spare.sum() * 0))
         Path("fault").write_text(str(time.time()))
     elif kind == "become NaN":
         made.register_forward_hook(_become_nan(rank, call))
