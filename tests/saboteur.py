@@ -136,17 +136,26 @@ def _become_nan(rank: int, call: int) -> Any:
     return hook
 
 
+def _forget(made: torch.nn.Module, rank: int) -> None:
+    """A parameter more, of which that rank makes no use."""
+    spare = torch.nn.Parameter(torch.zeros(1))
+    made.register_parameter("spare", spare)
+    Path("fault").write_text(str(time.time()))
+
+    def hook(module: Any, args: Any, out: Any) -> Any:
+        return out + spare.sum() * 0
+
+    if int(os.environ.get("RANK", 0)) != rank or Path("mended").exists():
+        made.register_forward_hook(hook)
+
+
 def model(schema: Any, target: str, out_channels: int, where: str, kind: str, rank: int, call: int = 1) -> Any:
     """The built-in model, with a fault in its forward pass of "training" or "evaluation", or planted elsewhere."""
     made = build_model(HeteroConvModel(kind="hetero_conv", hidden=8), schema, target, out_channels, lambda *_: None)
     if where == "building" and int(os.environ.get("RANK", 0)) == rank:
         cause(kind)
     elif kind == "forget a parameter":
-        spare = torch.nn.Parameter(torch.zeros(1))
-        made.register_parameter("spare", spare)
-        forgets = int(os.environ.get("RANK", 0)) == rank and not Path("mended").exists()
-        made.register_forward_hook(lambda _, __, out: out if forgets else torch.add(out, spare.sum() * 0))
-        Path("fault").write_text(str(time.time()))
+        _forget(made, rank)
     elif kind == "become NaN":
         made.register_forward_hook(_become_nan(rank, call))
     elif where in ("training", "evaluation"):
