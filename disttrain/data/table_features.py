@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,14 +77,18 @@ class _Numbers:
         self.mean, self.count = self.mean + apart * len(known) / total, total
         self.low, self.high = min(self.low, float(known.min())), max(self.high, float(known.max()))
 
-    def standardised(self, values: np.ndarray) -> np.ndarray:
-        """Less the mean, by the standard deviation; NaN where missing, 0 if all that fit are the same or missing."""
-        deviation = np.sqrt(self.squares / self.count) if self.count else 0.0
+    @property
+    def scale(self) -> tuple[float, float]:
+        """What is subtracted and divided by; (0, 0): nothing is scaled, or all that fit are the same or missing."""
+        deviation = float(np.sqrt(self.squares / self.count)) if self.count else 0.0
         # the rounding of the mean alone makes a constant column look as if it varied
         largest = max(abs(self.low), abs(self.high)) if self.count else 0.0
-        if deviation <= 1e-12 * max(1.0, largest):
-            return np.where(np.isnan(values), np.nan, 0.0)
-        return (values - self.mean) / deviation
+        return (self.mean, deviation) if self.scaled and deviation > 1e-12 * max(1.0, largest) else (0.0, 0.0)
+
+    def standardised(self, values: np.ndarray) -> np.ndarray:
+        """Less the mean, by the standard deviation; NaN where missing, 0 if all that fit are the same or missing."""
+        mean, deviation = self.scale
+        return (values - mean) / deviation if deviation else np.where(np.isnan(values), np.nan, 0.0)
 
     @property
     def names(self) -> list[str]:
@@ -155,6 +161,13 @@ class Features:
                 one.see(block if fit is None else block.filter(pa.array(np.asarray(rows))))
         self.names = [name for group in self._groups() for one in group for name in self._names(one, group)]
         self.categories = {one.column: one.values for one in self._categories}
+
+    @property
+    def encoding(self) -> str:
+        """Hex digest of how values become features: two tables of one encoding mean the same by the same numbers."""
+        numbers = [[one.column, one.part, one.names, *(f"{v:.8g}" for v in one.scale)] for one in self._numbers]
+        text = json.dumps([numbers, self.names, self.categories])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def _groups(self) -> Iterator[list[_Numbers]]:
         """Those of one column, one after the other."""

@@ -291,6 +291,8 @@ def _same_clock(table: Table, column: str, split: SplitByTime) -> bool:
 def _describe(info: dict[str, Any], name: str, features: Features) -> None:
     if features.names:
         info["features"][name] = features.names
+    if features.names or features.categories:
+        info.setdefault("encoding", {})[name] = features.encoding
     if features.categories:
         info["categories"][name] = {column: len(values) + 1 for column, values in features.categories.items()}
 
@@ -326,6 +328,7 @@ def _add_relation(
             blocks = (np.concatenate([x, codes], axis=1, dtype=np.float32) for x, codes in features.blocks(kept))
             attributes.edge_attr = torch.from_numpy(scratch.filled((relation.count, width), np.float32, blocks))
             info["features"][edge_type_name(relation.edge_type)] = [*features.names, *features.categories]
+            info.setdefault("encoding", {})[edge_type_name(relation.edge_type)] = features.encoding
         _set_time(attributes, table, scratch, kept, relation.count)
     for why, rows in (("dangling", relation.dangling), ("without_key", relation.without_key)):
         if rows:

@@ -65,15 +65,14 @@ class NodeInput(nn.Module):
             width += prod(x.shape)
             self.fill = x.missing > 0
             self.standardize = settings.standardize
-            if self.fill or self.standardize:
-                mean, std = statistics if statistics is not None else (np.zeros(width), np.ones(width))
-                mean = torch.as_tensor(np.array(mean, dtype=np.float32)).reshape(-1)
-                std = torch.as_tensor(np.array(std, dtype=np.float32)).reshape(-1)
-                # Constant columns say nothing: they become 0 and not 0/0.
-                std = torch.where(torch.isfinite(std) & (std > 0), std, torch.ones_like(std))
-                # Not in the state dict: they belong to the data, whose fingerprint a checkpoint checks.
-                self.register_buffer("mean", mean.nan_to_num(0.0), persistent=False)
-                self.register_buffer("std", std, persistent=False)
+            mean, std = statistics if statistics is not None else (np.zeros(width), np.ones(width))
+            mean = torch.as_tensor(np.array(mean, dtype=np.float32)).reshape(-1)
+            std = torch.as_tensor(np.array(std, dtype=np.float32)).reshape(-1)
+            # Constant columns say nothing: they become 0 and not 0/0.
+            std = torch.where(torch.isfinite(std) & (std > 0), std, torch.ones_like(std))
+            # In the state dict: other data that the model is to predict is scaled as that which it was trained on.
+            self.register_buffer("mean", mean.nan_to_num(0.0))
+            self.register_buffer("std", std)
         self.categories = nn.ModuleList()
         if x_cat is not None and prod(x_cat.shape) > 0:
             highest = _num_codes(x_cat, num_nodes)

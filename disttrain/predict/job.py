@@ -23,7 +23,7 @@ from .keys import NodeKeys
 from .output import PartFile, clear, prepare, take, write_summary
 from .progress import Progress
 from .request import Request
-from .run import Chosen, choose_checkpoint, fit_to_world, load_weights
+from .run import Chosen, choose_checkpoint, fit_to_world, load_weights, refuse_other_meaning
 from .scoring import scores_of
 from .selection import Choice, choices
 from .tables import TableMaker
@@ -59,6 +59,7 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         experiment = fit_to_world(experiment, chosen, world)
         graph = prepare_graph(experiment, world)
         same_data = chosen.state["run"]["data"]["fingerprint"] == graph.fingerprint
+        refuse_other_meaning(chosen.state["run"]["data"], graph)
         task, model = build(experiment, graph, world)
         task = task.as_trained(chosen.state["labels"])
         load_weights(model, chosen, world)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..config import Experiment, ExperimentError, Launch
+from ..graph.graph import Graph
 from ..train.checkpoint import CheckpointDirectory, TornCheckpoint, named_checkpoint, newest_checkpoint, share_tensors
 from ..world import World
 
@@ -87,6 +88,27 @@ def fit_to_world(experiment: Experiment, chosen: Chosen, world: World) -> Experi
     if experiment.partition.parts == "auto" and made >= world.num_machines:
         changes["partition"] = experiment.partition.model_copy(update={"parts": made})
     return experiment.model_copy(update=changes)
+
+
+def refuse_other_meaning(trained_on: dict[str, Any], graph: Graph) -> None:
+    """Refuse data whose numbers stand for something else than those of the training did.
+
+    Raises:
+        ExperimentError: features of a table are scaled or coded otherwise, or classes are numbered otherwise.
+    """
+    info, lines = graph.schema.info, []
+    then, now = trained_on.get("encoding", {}), info.get("encoding", {})
+    other = [name for name in dict.fromkeys((*then, *now)) if then.get(name) != now.get(name)]
+    if other:
+        lines.append(
+            f"the features of {', '.join(other)} are not scaled and coded as in training: tables are by their training "
+            "rows (those of other types by all rows, or those before data.split.val), which must be the same ones; new "
+            "rows may come without a label"
+        )
+    if trained_on.get("classes", {}) != info.get("classes", {}):
+        lines.append(f"the classes are {info.get('classes')}, in training they were {trained_on.get('classes')}")
+    if lines:
+        raise ExperimentError("the model cannot be used on these data: " + "; ".join(lines))
 
 
 def load_weights(model: nn.Module, chosen: Chosen, world: World) -> None:

@@ -41,7 +41,7 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
     files = json.dumps(manifest.get("files", {}), sort_keys=True)
     return {
         "experiment": settings,
-        "data": {"fingerprint": manifest["fingerprint"]},
+        "data": {"fingerprint": manifest["fingerprint"], **_meaning(manifest.get("info", {}))},
         "partitions": {
             "parts": manifest["parts"],
             "digest": hashlib.blake2b(files.encode(), digest_size=8).hexdigest(),
@@ -51,6 +51,11 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
             name: str(list(value.shape)) for name, value in model.state_dict().items() if isinstance(value, Tensor)
         },
     }
+
+
+def _meaning(info: dict[str, Any]) -> dict[str, Any]:
+    """What the numbers of the data stand for, where a source made them of something else."""
+    return {name: info[name] for name in ("encoding", "classes") if name in info}
 
 
 def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: Path) -> None:

@@ -251,10 +251,22 @@ def test_a_stopped_run_predicts_from_its_newest_whole_checkpoint(shop: Path) -> 
     assert "holds no checkpoint that can be read" in refusal(request(shop, "no-checkpoint", "stopped"))
 
 
-def test_other_data_of_the_same_schema(shop: Path) -> None:
+def test_other_data_that_mean_the_same(shop: Path, one: Answer) -> None:
+    """New users without a label: what features mean is decided by the training rows, which stay the same."""
     write_tables(shop / "others", older=1.0)
-    summary, _ = ask(shop, "other-data", f"data.root={shop}/others", f"partition.dir={shop}/cut-others")
+    other = (f"data.root={shop}/others", f"partition.dir={shop}/cut-others")
+    assert "the features of user are not scaled and coded as in training" in refusal(request(shop, "no-2"), *other)
+
+    shutil.copytree(shop / "tables", shop / "more")
+    other = (f"data.root={shop}/more", f"partition.dir={shop}/cut-more")
+    with open(shop / "more" / "users.csv", "a", encoding="utf-8") as users:
+        users.write('"new",1.5,,"train"\n"newer",-3,,\n')
+    (shop / "new.txt").write_text("newer\nnew\n")
+    summary, rows = ask(shop, "other-data", *other, ids=str(shop / "new.txt"))
     assert summary["data"]["as_in_training"] is False
+    assert [row["user name"] for row in rows] == ["new", "newer"]
+    _, known = ask(shop, "other-data-test", *other, split="test")
+    assert known == [row for row in one[1] if row["split"] == "test"]
 
 
 def test_layerwise_is_sampled_with_all_neighbours_in_training_and_after(shop: Path) -> None:

@@ -43,3 +43,11 @@ def test_the_page_of_models_names_every_kind_convolution_and_aggregation():
     assert forms
     for form in forms:
         HeteroConvModel.model_validate({"kind": "hetero_conv", **yaml.safe_load(form)})
+
+
+def test_experiments_say_what_they_are_for_and_where_their_schema_is():
+    for file in [*(REPOSITORY / "configs").glob("*.yaml"), *(REPOSITORY / "examples").glob("*.yaml")]:
+        text = file.read_text(encoding="utf-8")
+        hints = re.findall(r"^# yaml-language-server: \$schema=(.*)$", text, re.MULTILINE)
+        assert hints == ["../docs/experiment.schema.json"], f"{file.name} needs the editors' hint that the others have"
+        assert not text.startswith("# yaml-language-server"), f"the first line of {file.name} says what it is for"

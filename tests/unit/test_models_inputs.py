@@ -120,6 +120,12 @@ def test_codes_may_be_booleans() -> None:
     assert inputs_of(data)(batch_of(data, "paper", [2, 5], layers=1))["paper"].isfinite().all()
 
 
-def test_statistics_are_not_part_of_a_checkpoint() -> None:
-    data = random_graph()
-    assert not any("mean" in name for name in inputs_of(data, statistics(data), standardize=True).state_dict())
+def test_other_data_are_scaled_and_filled_as_those_that_were_trained_on() -> None:
+    data, other = random_graph(), random_graph()
+    other["paper"].x = other["paper"].x * 3 + 5
+    trained = inputs_of(data, statistics(data), standardize=True)
+    model = inputs_of(other, statistics(other), standardize=True)
+    batch = batch_of(other, "paper", [2, 5], layers=1)
+    assert not torch.allclose(model(batch)["paper"], trained(batch)["paper"])
+    model.load_state_dict(trained.state_dict())
+    torch.testing.assert_close(model(batch)["paper"], trained(batch)["paper"])
