@@ -43,6 +43,8 @@ def ignored_settings(experiment: Experiment) -> list[str]:
         idle(sampling, ("sampling",), "prefetch", "sampling.workers is 0, the training thread samples")
     if sampling.time_attr is None:
         idle(sampling, ("sampling",), "temporal_strategy", "sampling.time_attr is null, neighbours have no times")
+    if sampling.cache_bytes == 0:
+        idle(sampling, ("sampling",), "cache_epochs", "sampling.cache_bytes is 0, nothing is kept")
     if isinstance(model, HeteroConvModel):
         relations = {relation: model.options(relation).conv for relation in model.relations}
         convs = {model.conv, *relations.values()}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, WithJsonSchema, model_validator
 
-from .section import RELATION_PATTERN, Relation, Section
+from .section import RELATION_PATTERN, Bytes, Relation, Section
 
 _MOST = 1_000_000
 
@@ -67,6 +67,12 @@ class Sampling(Section):
     locality: bool = True
     """A rank's seeds come from its own machine's nodes first. false: a rank's seeds do not depend on the cut."""
     shuffle: bool = True
+    cache_bytes: Bytes = 0
+    """With several machines: memory of each for the remote rows used most, e.g. "512 MiB". Results stay the same."""
+    cache_epochs: PositiveInt = 1
+    """Epochs that are drawn before training, without features, to find those rows."""
+    feature_precision: Literal["exact", "fp16"] = "exact"
+    """`fp16`: the model's float32 attributes are rounded to fp16, which halves what is sent and cached of them."""
     backend: Literal["auto", "numba", "pyg-lib"] = "auto"
     """What draws the neighbours. auto: numba. pyg-lib: that library's `dist_neighbor_sample`, where it is installed;
     its draws depend on the order of the calls, so runs do not repeat themselves."""

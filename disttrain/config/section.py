@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -64,6 +65,22 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) or value is None else [value]
 
 
+_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate("kmgt", 1)
+    for suffix, base in (("b", 1000), ("ib", 1024))
+}
+
+
+def _bytes(size: Any) -> Any:
+    if not isinstance(size, str):
+        return size
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", size.strip().lower())
+    if parts is None or parts[2] not in _UNITS:
+        raise ValueError(f'a size is a number of bytes, or written like "512 MiB" (kB, MB, GB, KiB, MiB), got {size!r}')
+    return int(float(parts[1]) * _UNITS[parts[2]])
+
+
 RELATION_PATTERN = "^" + ",".join([r"\s*[^,\s][^,]*"] * 3) + "$"
 
 Relation = Annotated[str, AfterValidator(_relation), WithJsonSchema({"type": "string", "pattern": RELATION_PATTERN})]
@@ -80,6 +97,9 @@ DottedPath = Annotated[str, AfterValidator(_dotted), WithJsonSchema({"type": "st
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_list, json_schema_input_type=str | tuple[str, ...])]
 """A list of names; a single name may stand alone."""
+
+Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | str), Field(ge=0)]
+"""A size: a number of bytes, or text such as "512 MiB"."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -11,7 +11,9 @@ from ..config import Experiment
 from ..graph.graph import Graph
 from ..graph.schema import Wants
 from ..sampling import NodeLoader, gather_seeds
+from ..sampling.columns import Columns
 from ..sampling.kind import seed_time_attribute
+from ..train.halves import halved_attributes
 from ..train.layerwise import LayerwiseLoader
 from ..train.phases import PhaseClock
 from ..train.precision import Precision, keep_fp32
@@ -40,6 +42,7 @@ def scores_of(
     model = model.to(world.device).eval()
     keep_fp32(model, experiment.train.fp32_layers, world.device)
     carried = (task.label, *task.splits.values())
+    halved = halved_attributes(experiment, graph.schema, task, model)
     if experiment.evaluate.method == "layerwise":
         loader = LayerwiseLoader(
             world,
@@ -50,10 +53,12 @@ def scores_of(
             sampling=experiment.sampling,
             wants=model.wants,  # pyright: ignore[reportArgumentType]
             carried=carried,
+            halved=halved,
         )
         yield from loader.scores(model, task, precision, embeddings=embeddings)
         return
     wants: Wants = model.wants | Wants(nodes={task.node_type: carried})  # pyright: ignore
+    columns = Columns.of(graph, wants, halved)
     for name, chosen in groups.items():
         what = f"gathering the nodes of {name}"
         seeds = gather_seeds(world, graph, task.node_type, chosen, what, seed_time_attribute(experiment.sampling))
@@ -68,6 +73,7 @@ def scores_of(
             run_seed=experiment.seed,
             wants=wants,
             training=False,
+            columns=columns,
         )
         transfer = Transfer(world.device, PhaseClock(world.device))
         yield from sampled_scores(model, task, loader, transfer, precision, embeddings=embeddings)

@@ -36,8 +36,10 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     console.print(time)
     ranks = f"{summary['world_size']} rank{'s' if summary['world_size'] > 1 else ''}"
     machines = f"{summary['nodes']} machine{'s' if summary['nodes'] > 1 else ''}"
+    rate = summary.get("cache_hit_rate")
     peak = max(summary["peak_rss_bytes"]) / 2**30
     console.print(
         f"{summary['seeds_per_second']:,.0f} seeds/s in training on {ranks}, {machines}; "
         f"peak memory of a rank {peak:.2f} GiB; {summary['bytes_exchanged'] / 2**20:,.1f} MiB exchanged"
+        + ("" if rate is None else f", {rate:.0%} of the remote rows came from the cache")
     )

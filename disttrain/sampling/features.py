@@ -1,69 +1,19 @@
-"""Attributes of sampled nodes and edges: own rows from the mapped files, all remote ones in a single exchange."""
+"""Attributes of sampled nodes and edges: own rows from the mapped files, hot remote ones from the cache, the rest in a
+single exchange."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from ..config import EdgeType
-from ..graph.graph import Graph
-from ..graph.schema import Wants
-from . import kernels
+from . import row_kernels
+from .columns import Column, Columns, Rows, Table
 from .memory import BLOCKS
-from .request import make_request, read_request, starts
+from .request import Request, address, read_request, starts
 from .route import Route
 from .subgraph import Subgraph
-
-
-class Column(NamedTuple):
-    """One attribute of one kind of id; where it goes in the batch is up to the loader."""
-
-    owner: str | EdgeType
-    """The node or edge type in whose store of the batch it lands."""
-    name: str
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The own range of an attribute, as rows of machine words."""
-
-    column: Column
-    words: np.ndarray
-    """[own rows, words a row]"""
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    """Of one row."""
-
-    @property
-    def row_bytes(self) -> int:
-        return self.words.shape[1] * self.words.itemsize
-
-
-def _rows(column: Column, array: np.ndarray) -> _Rows:
-    array = np.ascontiguousarray(array)  # files are contiguous already: no copy
-    shape = array.shape[1:]
-    row_bytes = int(np.prod(shape, dtype=np.int64)) * array.itemsize
-    word = next(np.dtype(f"u{size}") for size in (8, 4, 2, 1) if row_bytes % size == 0)
-    words = (
-        array.reshape(len(array), -1).view(word)
-        if array.size
-        else np.empty((len(array), row_bytes // word.itemsize), word)
-    )
-    return _Rows(column, words, array.dtype, shape)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """All wanted attributes that go by the ids of one node type, or by the places of one edge type."""
-
-    key: str | EdgeType
-    bounds: np.ndarray
-    low: int
-    rows: list[_Rows]
 
 
 def _aligned(num_bytes: int) -> int:
@@ -72,39 +22,29 @@ def _aligned(num_bytes: int) -> int:
 
 
 class FeatureFetcher:
-    """Fetches the attributes that model and task want, and the original ids of all nodes (`n_id`).
+    """Fetches the attributes that a batch carries.
 
     One request and one answer a batch carry all attributes of all types. A remote row is copied three times: gathered
-    into the answer by its owner, over the wire, and from the inbox to its place; an own row once.
+    into the answer by its owner, over the wire, and from the inbox to its place; a cached or own row once.
 
     Args:
-        graph: the opened partition directory.
-        wants: what the batch has to carry.
+        columns: which attributes, and the cache. What is put into the cache later is seen from the next batch on.
         route: the line to the other machines.
     """
 
-    def __init__(self, graph: Graph, wants: Wants, route: Route) -> None:
-        self.route = route
-        self._tables = []
-        for node_type, book in graph.node_books.items():
-            low, high = book.range_of(graph.machine)
-            rows = [_rows(Column(node_type, "n_id"), graph.original_ids(node_type)[low:high])]
-            for name in wants.nodes.get(node_type, ()):
-                rows.append(_rows(Column(node_type, name), graph.node_attribute(node_type, name)[low:high]))
-            for edge_type in graph.schema.edges:
-                if edge_type in wants.degrees and edge_type[0] == node_type:
-                    degrees = graph.source_degrees(edge_type)[low:high].astype(np.int64)
-                    rows.append(_rows(Column(edge_type, "src_degree"), degrees))
-                if edge_type in wants.degrees and edge_type[2] == node_type:
-                    degrees = np.diff(graph.csc(edge_type).colptr[low : high + 1])
-                    rows.append(_rows(Column(edge_type, "dst_degree"), degrees))
-            self._tables.append(_Table(node_type, book.bounds, low, rows))
-        for edge_type, names in wants.edges.items():
-            if names:
-                book = graph.edge_books[edge_type]
-                low, high = book.range_of(graph.machine)
-                rows = [_rows(Column(edge_type, n), graph.edge_attribute(edge_type, n)[low:high]) for n in names]
-                self._tables.append(_Table(edge_type, book.bounds, low, rows))
+    def __init__(self, columns: Columns, route: Route) -> None:
+        self.columns, self.route = columns, route
+        largest = max((table.book.num_ids for table in columns.tables), default=0)
+        self._dtype = np.dtype(np.int32 if largest < 2**31 else np.int64)
+        self.asked = np.zeros((2, len(columns.tables)), np.int64)
+        """Per table, how many remote rows were wanted so far: those of the cache, and those of the other machines."""
+
+    def ids_of(self, subgraph: Subgraph) -> list[np.ndarray]:
+        """Per table, the ids whose rows a subgraph needs."""
+        return [
+            subgraph.nodes[table.key] if isinstance(table.key, str) else subgraph.edge_place[table.key]
+            for table in self.columns.tables
+        ]
 
     def fetch(self, subgraph: Subgraph) -> dict[Column, torch.Tensor]:
         """The wanted attributes of all nodes and edges of a subgraph, in its order. A collective.
@@ -112,30 +52,56 @@ class FeatureFetcher:
         Raises:
             PeerError: another machine failed, or did not answer in time.
         """
-        ids = [subgraph.nodes[t.key] if isinstance(t.key, str) else subgraph.edge_place[t.key] for t in self._tables]
-        inbox, cursors = self._ask(ids)
+        out = self.fetch_ids(self.ids_of(subgraph))
+        for node_type, rows in self.columns.at_hand:
+            ids = subgraph.nodes[node_type]
+            target = _room(len(ids), rows)
+            if target.size:
+                row_kernels.pick_rows(ids, 0, rows.words, target.reshape(len(ids), -1).view(rows.words.dtype))
+            out[rows.column] = torch.from_numpy(target)
+        return out
+
+    def fetch_ids(self, ids: Sequence[np.ndarray]) -> dict[Column, torch.Tensor]:
+        """The attributes of ids of each table. A collective, see `fetch`."""
+        tables = list(self.columns.tables)  # the cache may be exchanged meanwhile
+        places, request = self._locate(tables, ids)
+        inbox, cursors = self._ask(tables, request)
         out: dict[Column, torch.Tensor] = {}
-        for at, table in enumerate(self._tables):
+        for at, table in enumerate(tables):
             for number, rows in enumerate(table.rows):
-                target = BLOCKS.empty((len(ids[at]), *rows.shape), rows.dtype)
+                target = _room(len(ids[at]), rows)
                 if target.size:
-                    words = rows.words.dtype
-                    kernels.collect_rows(
-                        ids[at],
-                        table.bounds,
-                        self.route.machine,
+                    collect = row_kernels.collect_halved if rows.halved else row_kernels.collect_rows
+                    collect(
+                        places[at],
                         rows.words,
-                        inbox.view(words),
-                        cursors[at][number] // words.itemsize,
-                        target.reshape(len(ids[at]), -1).view(words),
+                        table.cached.rows[number],
+                        inbox.view(rows.travelling),
+                        cursors[at][number] // rows.travelling.itemsize,
+                        target.reshape(len(ids[at]), -1).view(rows.words.dtype),
                     )
                 out[rows.column] = torch.from_numpy(target)
         return out
 
-    def _ask(self, ids: list[np.ndarray]) -> tuple[np.ndarray, list[list[np.ndarray]]]:
+    def _locate(self, tables: list[Table], ids: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Request]:
+        """Where each wanted row lies, and the request for those of other machines."""
+        me, num_machines = self.route.machine, self.route.num_machines
+        counts, places = np.zeros((len(tables), num_machines), np.int64), []
+        for at, table in enumerate(tables):
+            places.append(BLOCKS.empty(len(ids[at]), np.int64))
+            self.asked[0, at] += row_kernels.locate(
+                ids[at], table.book.bounds, me, table.cached.index, places[at], counts[at]
+            )
+        self.asked[1] += counts.sum(axis=1)
+        request, cursor = address(counts, me, self._dtype)
+        if num_machines > 1:
+            for at in range(len(tables)):
+                row_kernels.write_wanted(ids[at], places[at], cursor, request.message)
+        return places, request
+
+    def _ask(self, tables: list[Table], request: Request) -> tuple[np.ndarray, list[list[np.ndarray]]]:
         """The answers of all machines (bytes), and per table and attribute where each machine's rows begin."""
-        route, me, tables = self.route, self.route.machine, self._tables
-        request = make_request(ids, [table.bounds for table in tables], me, route.num_machines, np.dtype(np.int64))
+        route, me = self.route, self.route.machine
         received, received_sizes = route.exchange(request.message, request.sizes, "the feature request")
 
         answer_sizes = np.zeros(route.num_machines, np.int64)
@@ -144,16 +110,16 @@ class FeatureFetcher:
             requests.append(received[at : at + received_sizes[machine]])
             at += int(received_sizes[machine])
             if machine != me:
-                answer_sizes[machine] = self._answer_bytes(requests[machine][: len(tables)])
+                answer_sizes[machine] = _answer_bytes(tables, requests[machine][: len(tables)])
         answer = BLOCKS.empty(int(answer_sizes.sum()), np.uint8)
         at = 0
         for machine in range(route.num_machines):
             if machine != me:
-                self._answer(requests[machine], answer[at : at + answer_sizes[machine]])
+                _answer(tables, requests[machine], answer[at : at + answer_sizes[machine]])
                 at += int(answer_sizes[machine])
 
         expected = np.array(
-            [self._answer_bytes(request.counts[:, m]) if m != me else 0 for m in range(route.num_machines)], np.int64
+            [_answer_bytes(tables, request.counts[:, m]) if m != me else 0 for m in range(route.num_machines)], np.int64
         )
         inbox, _ = route.exchange(answer, answer_sizes, "the feature answer", expected)
         cursor, cursors = starts(expected), []
@@ -166,28 +132,27 @@ class FeatureFetcher:
                         cursor[machine] += _aligned(int(request.counts[at, machine]) * rows.row_bytes)
         return inbox, cursors
 
-    def _answer_bytes(self, counts: np.ndarray) -> int:
-        return sum(
-            _aligned(int(count) * rows.row_bytes)
-            for table, count in zip(self._tables, counts, strict=True)
-            for rows in table.rows
-        )
 
-    def _answer(self, request: np.ndarray, answer: np.ndarray) -> None:
-        """Gather the rows that one other machine asks for."""
-        begin = 0
-        for table, wanted in zip(self._tables, read_request(request, len(self._tables)), strict=True):
-            for rows in table.rows:
-                num_bytes = len(wanted) * rows.row_bytes
-                if num_bytes:
-                    section = answer[begin : begin + num_bytes].view(rows.words.dtype)
-                    kernels.pick_rows(wanted, table.low, rows.words, section.reshape(len(wanted), -1))
-                begin += _aligned(num_bytes)
+def _room(count: int, rows: Rows) -> np.ndarray:
+    return BLOCKS.empty((count, *rows.shape), rows.dtype)
 
 
-def columns_by_store(columns: Mapping[Column, torch.Tensor]) -> dict[str | EdgeType, dict[str, torch.Tensor]]:
-    """The fetched attributes, sorted into the stores of the batch."""
-    stores: dict[str | EdgeType, dict[str, torch.Tensor]] = {}
-    for column, tensor in columns.items():
-        stores.setdefault(column.owner, {})[column.name] = tensor
-    return stores
+def _answer_bytes(tables: list[Table], counts: np.ndarray) -> int:
+    return sum(
+        _aligned(int(count) * rows.row_bytes)
+        for table, count in zip(tables, counts, strict=True)
+        for rows in table.rows
+    )
+
+
+def _answer(tables: list[Table], request: np.ndarray, answer: np.ndarray) -> None:
+    """Gather the rows that one other machine asks for."""
+    begin = 0
+    for table, wanted in zip(tables, read_request(request, len(tables)), strict=True):
+        for rows in table.rows:
+            num_bytes = len(wanted) * rows.row_bytes
+            if num_bytes:
+                section = answer[begin : begin + num_bytes].view(rows.travelling)
+                pick = row_kernels.pick_halved if rows.halved else row_kernels.pick_rows
+                pick(wanted, table.low, rows.words, section.reshape(len(wanted), -1))
+            begin += _aligned(num_bytes)

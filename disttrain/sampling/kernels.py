@@ -1,4 +1,4 @@
-"""The inner loops, compiled by numba: draw neighbours, relabel them, copy rows. All of them release the GIL.
+"""The inner loops of sampling, compiled by numba: draw neighbours, relabel them. All of them release the GIL.
 
 A draw is a function of (stream key, original id of the node), see `stream_key`: it does not depend on who computes it,
 nor on what was drawn before. Uniform integers below n are made by multiply-and-shift from 32 random bits (Lemire,
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-
-from .stream import LINE_BYTES, stream_line
 
 _SMALL = 32
 """Up to so many picks, looking through all of them beats a hash set."""
@@ -316,58 +314,3 @@ def uncomplement(places):
     for n in range(len(places)):
         if places[n] < 0:
             places[n] = ~places[n]
-
-
-@njit(nogil=True, cache=True)
-def pick_rows(ids, low, table, out):
-    """out[i] = table[ids[i] - low], rows of words."""
-    width = table.shape[1]
-    if width == 1:
-        # The shorter the loop, the more loads are under way at a time.
-        for i in range(len(ids)):
-            out[i, 0] = table[ids[i] - low, 0]
-        return
-    for i in range(len(ids)):
-        v = ids[i] - low
-        for w in range(width):
-            out[i, w] = table[v, w]
-
-
-@njit(inline="always")
-def _copy_row(source, at, target, to, width, per_line):
-    """Copy `width` words; in whole cache lines past the caches if per_line > 0, which is how many words these hold."""
-    if per_line > 0:
-        for w in range(0, width, per_line):
-            stream_line(source, at + w, target, to + w)  # pyright: ignore[reportCallIssue]
-    else:
-        for w in range(width):
-            target[to + w] = source[at + w]
-
-
-@njit(nogil=True, cache=True)
-def collect_rows(ids, bounds, me, table, inbox, cursor, out):
-    """out[i] = the row of ids[i]: from the own range's `table`, or the next one of its owner's in `inbox` (words)."""
-    low, high = bounds[me], bounds[me + 1]
-    width = table.shape[1]
-    if width == 1:
-        for i in range(len(ids)):
-            v = ids[i]
-            if low <= v < high:
-                out[i, 0] = table[v - low, 0]
-            else:
-                owner = owner_of(v, bounds)
-                out[i, 0] = inbox[cursor[owner]]
-                cursor[owner] += 1
-        return
-    own, target = table.reshape(-1), out.reshape(-1)
-    per_line = LINE_BYTES // table.itemsize
-    if width % per_line or out.ctypes.data % LINE_BYTES:
-        per_line = 0
-    for i in range(len(ids)):
-        v = np.int64(ids[i])
-        if low <= v < high:
-            _copy_row(own, (v - low) * width, target, i * width, width, per_line)
-        else:
-            owner = owner_of(v, bounds)
-            _copy_row(inbox, cursor[owner], target, i * width, width, per_line)
-            cursor[owner] += width

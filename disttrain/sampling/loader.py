@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
@@ -15,13 +17,15 @@ from ..config import ExperimentError, Sampling
 from ..graph.graph import Graph
 from ..graph.schema import Wants
 from ..world import World
+from .columns import Columns, by_store
 from .drawable import lay_out
-from .features import FeatureFetcher, columns_by_store
+from .features import FeatureFetcher
 from .kind import kind_conflicts, kind_of
 from .neighbors import NeighborSampler
 from .one_hop import one_hop_of
 from .route import Route
 from .seeds import Seeds, Shares, share_batches, share_epoch
+from .subgraph import Subgraph
 from .temporal import comparable, time_keys
 
 _EVALUATION = 0x7E57
@@ -37,13 +41,16 @@ class Traffic:
     batches: int = 0
     exchanges: int = 0
     bytes_sent: int = 0
+    asked: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
+    """[2, tables]: remote rows that batches needed: those that the cache had, and those that came from others."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(self, exchanges: int, bytes_sent: int) -> None:
+    def add(self, exchanges: int, bytes_sent: int, asked: np.ndarray) -> None:
         with self._lock:
             self.batches += 1
             self.exchanges += exchanges
             self.bytes_sent += bytes_sent
+            self.asked = asked + (self.asked if self.asked.shape == asked.shape else 0)
 
 
 class _Worker:
@@ -65,22 +72,28 @@ class _Worker:
             kind=loader.kind,
             one_hop=one_hop_of(sampling.backend),
         )
-        self.fetcher = FeatureFetcher(loader.graph, loader.wants, self.route)
+        self.fetcher = FeatureFetcher(loader.columns, self.route)
 
-    def make(self, shares: Shares, epoch: int, step: int) -> HeteroData:
-        """One mini-batch of this rank. A collective: each machine's worker of this number makes its own."""
-        loader, node_type = self.loader, self.loader.node_type
-        exchanges, bytes_sent = self.route.exchanges, self.route.bytes_sent
+    def draw(self, shares: Shares, epoch: int, step: int) -> Subgraph:
+        """The neighbourhood of this rank's seeds, without attributes. A collective, as `make`."""
+        loader = self.loader
         places = shares.of(step, loader.world.rank)
-        drawn = self.sampler.sample(
-            node_type,
+        return self.sampler.sample(
+            loader.node_type,
             loader.seeds.ids[places],
             epoch=epoch if loader.training else _EVALUATION,
             step=step if loader.training else 0,
             original=loader.seeds.original[places],
             times=None if loader.time_keys is None else loader.time_keys[places],
         )
-        stores = columns_by_store(self.fetcher.fetch(drawn))
+
+    def make(self, shares: Shares, epoch: int, step: int) -> HeteroData:
+        """One mini-batch of this rank. A collective: each machine's worker of this number makes its own."""
+        loader, node_type = self.loader, self.loader.node_type
+        exchanges, bytes_sent, asked = self.route.exchanges, self.route.bytes_sent, self.fetcher.asked.copy()
+        places = shares.of(step, loader.world.rank)
+        drawn = self.draw(shares, epoch, step)
+        stores = by_store(self.fetcher.fetch(drawn))
 
         batch = HeteroData()
         for name, ids in drawn.nodes.items():
@@ -105,7 +118,9 @@ class _Worker:
         batch.epoch, batch.step = epoch, step
         batch.num_global_seeds = shares.num_seeds(step)
         batch.world_size = loader.world.size
-        loader.traffic.add(self.route.exchanges - exchanges, self.route.bytes_sent - bytes_sent)
+        loader.traffic.add(
+            self.route.exchanges - exchanges, self.route.bytes_sent - bytes_sent, self.fetcher.asked - asked
+        )
         return batch
 
 
@@ -124,6 +139,7 @@ class NodeLoader:
         wants: what batches have to carry.
         training: shuffle, with `fanout` and `batch_size`; otherwise original order, with `eval_fanout`,
             `eval_batch_size`, and the same batches and draws each time, whatever the ranks.
+        columns: what batches carry, where loaders share it (and with it the cache); otherwise made of `wants`.
 
     Raises:
         ExperimentError: the fanout does not fit the graph, or it lacks the weights or times to draw by.
@@ -140,6 +156,7 @@ class NodeLoader:
         run_seed: int,
         wants: Wants,
         training: bool,
+        columns: Columns | None = None,
     ) -> None:
         self.world, self.graph, self.node_type, self.seeds = world, graph, node_type, seeds
         self.sampling, self.run_seed, self.wants, self.training = sampling, run_seed, wants, training
@@ -158,6 +175,7 @@ class NodeLoader:
                 "to run, and with the partitions and the number of workers",
                 stacklevel=2,
             )
+        self.columns = columns or Columns.of(graph, wants)
         self.traffic = Traffic()
         self._owners = graph.node_books[node_type].owners(seeds.ids)
         self._workers = [_Worker(self)]
@@ -188,13 +206,40 @@ class NodeLoader:
         Raises:
             PeerError: another machine failed, or did not answer in time.
         """
+        yield from self._steps(epoch, start, _Worker.make)
+
+    def draw(self, epoch: int, see: Callable[[Sequence[np.ndarray]], None]) -> int:
+        """Draw the batches of one epoch without fetching their attributes. Every rank calls it.
+
+        Args:
+            see: is called for each batch, by the worker threads, with the ids whose rows it would need, per table of
+                `columns`.
+
+        Returns:
+            How many bytes this rank sent.
+
+        Raises:
+            PeerError: another machine failed, or did not answer in time.
+        """
+
+        def look(worker: _Worker, shares: Shares, epoch: int, step: int) -> int:
+            before = worker.route.bytes_sent
+            see(worker.fetcher.ids_of(worker.draw(shares, epoch, step)))
+            return worker.route.bytes_sent - before
+
+        return sum(self._steps(epoch, 0, look))
+
+    def _steps(
+        self, epoch: int, start: int, make: Callable[[_Worker, Shares, int, int], Any]
+    ) -> Generator[Any, None, None]:
+        """What `make` returns for each step, in order."""
         shares = self._shares(epoch)
         with self._borrowed_workers() as workers:
             if self.sampling.workers == 0:
                 for step in range(start, len(shares)):
-                    yield workers[0].make(shares, epoch, step)
+                    yield make(workers[0], shares, epoch, step)
                 return
-            line = _Line(workers, shares, epoch, start, self.sampling.prefetch, str(self.world))
+            line = _Line(workers, make, shares, epoch, start, self.sampling.prefetch, str(self.world))
             try:
                 for step in range(start, len(shares)):
                     yield line.next(step)
@@ -216,8 +261,17 @@ class NodeLoader:
 class _Line:
     """The worker threads of one epoch, and the batches between them and the trainer."""
 
-    def __init__(self, workers: list[_Worker], shares: Shares, epoch: int, start: int, prefetch: int, who: str) -> None:
-        self.shares, self.epoch, self.who = shares, epoch, who
+    def __init__(
+        self,
+        workers: list[_Worker],
+        make: Callable[[_Worker, Shares, int, int], Any],
+        shares: Shares,
+        epoch: int,
+        start: int,
+        prefetch: int,
+        who: str,
+    ) -> None:
+        self.make, self.shares, self.epoch, self.who = make, shares, epoch, who
         self.ahead = prefetch * len(workers)
         self.changed = threading.Condition()
         self.limit = min(start + self.ahead, len(shares))
@@ -225,7 +279,7 @@ class _Line:
         machines, even when the trainer leaves early."""
         self.closing = False
         self.error: BaseException | None = None
-        self.ready: dict[int, HeteroData] = {}
+        self.ready: dict[int, Any] = {}
         self.threads = [
             threading.Thread(
                 target=self._work, args=(w, start + n, len(workers)), name=f"loader worker {n}", daemon=True
@@ -243,7 +297,7 @@ class _Line:
                         self.changed.wait()
                     if step >= self.limit or self.error is not None:
                         return
-                batch = worker.make(self.shares, self.epoch, step)
+                batch = self.make(worker, self.shares, self.epoch, step)
                 with self.changed:
                     self.ready[step] = batch
                     self.changed.notify_all()
@@ -253,7 +307,7 @@ class _Line:
                 self.error = self.error or error
                 self.changed.notify_all()
 
-    def next(self, step: int) -> HeteroData:
+    def next(self, step: int) -> Any:
         """The batch of `step`; lets the workers go one further."""
         with self.changed:
             # No bound of its own: a worker's every wait has one, and its error ends this one.

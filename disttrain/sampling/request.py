@@ -33,21 +33,34 @@ def make_request(
         dtype: of the message.
     """
     counts = np.zeros((len(ids), num_machines), np.int64)
+    if num_machines > 1:
+        for kind, (wanted, book) in enumerate(zip(ids, bounds)):
+            kernels.count_remote(wanted, book, me, counts[kind])
+    request, cursor = address(counts, me, dtype)
+    if num_machines > 1:
+        for wanted, book in zip(ids, bounds):
+            kernels.write_remote(wanted, book, me, cursor, request.message)
+    return request
+
+
+def address(counts: np.ndarray, me: int, dtype: np.dtype) -> tuple[Request, np.ndarray]:
+    """A request of `counts` [kinds, machines] ids, all but the ids themselves.
+
+    Returns:
+        The request, and where in its message the ids for each machine go, int64 [machines].
+    """
+    num_kinds, num_machines = counts.shape
     if num_machines == 1:
-        return Request(np.empty(0, dtype), np.zeros(1, np.int64), counts)
-    for kind, (wanted, book) in enumerate(zip(ids, bounds)):
-        kernels.count_remote(wanted, book, me, counts[kind])
-    sizes = counts.sum(axis=0) + len(ids)
+        return Request(np.empty(0, dtype), np.zeros(1, np.int64), counts), np.zeros(1, np.int64)
+    sizes = counts.sum(axis=0) + num_kinds
     sizes[me] = 0
     message = np.empty(int(sizes.sum()), dtype)
     cursor = starts(sizes)
     for machine in range(num_machines):
         if machine != me:
-            message[cursor[machine] : cursor[machine] + len(ids)] = counts[:, machine]
-            cursor[machine] += len(ids)
-    for wanted, book in zip(ids, bounds):
-        kernels.write_remote(wanted, book, me, cursor, message)
-    return Request(message, sizes, counts)
+            message[cursor[machine] : cursor[machine] + num_kinds] = counts[:, machine]
+            cursor[machine] += num_kinds
+    return Request(message, sizes, counts), cursor
 
 
 def read_request(part: np.ndarray, num_kinds: int) -> list[np.ndarray]:

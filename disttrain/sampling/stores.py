@@ -19,7 +19,8 @@ from torch_geometric.sampler import HeteroSamplerOutput
 from ..config import EdgeType, ExperimentError, Sampling
 from ..graph.graph import Graph
 from ..graph.schema import Wants
-from .features import Column, FeatureFetcher
+from .columns import Column, Columns
+from .features import FeatureFetcher
 from .kind import kind_conflicts, kind_of
 from .neighbors import NeighborSampler
 from .one_hop import one_hop_of
@@ -55,7 +56,7 @@ class GraphFeatures(FeatureStore):
     def __init__(self, graph: Graph, wants: Wants | None = None, route: Route | None = None) -> None:
         super().__init__()
         self.graph, self.wants = graph, everything(graph) if wants is None else wants
-        self._fetcher = FeatureFetcher(graph, self.wants, Route() if route is None else route)
+        self._fetcher = FeatureFetcher(Columns.of(graph, self.wants), Route() if route is None else route)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """Of nodes first."""
@@ -160,9 +161,8 @@ class EdgeAttributes:
     """
 
     def __init__(self, graph: Graph, wants: Wants, route: Route | None = None) -> None:
-        self._fetcher = FeatureFetcher(
-            graph, Wants(edges=wants.edges, degrees=wants.degrees), Route() if route is None else route
-        )
+        columns = Columns.of(graph, Wants(edges=wants.edges, degrees=wants.degrees))
+        self._fetcher = FeatureFetcher(columns, Route() if route is None else route)
         self._drawn: Subgraph | None = None
 
     def keep(self, out: HeteroSamplerOutput) -> HeteroSamplerOutput:

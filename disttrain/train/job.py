@@ -37,6 +37,7 @@ from ..models import build_model
 from ..sampling.kind import kind_conflicts, missing_attributes
 from ..tasks import Task, build_task
 from ..world import World
+from .halves import halves_conflicts
 from .trainer import Trainer
 
 
@@ -103,9 +104,11 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
 
     def made() -> nn.Module:
         torch.manual_seed(experiment.seed)
-        return build_model(
+        model = build_model(
             experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
         )
+        _refuse(halves_conflicts(experiment, graph.schema, task, model))
+        return model
 
     return task, world.together(made, "building the model")
 

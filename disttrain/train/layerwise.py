@@ -62,6 +62,7 @@ class LayerwiseLoader:
         sampling: its weights say which edges there are (not those of weight 0), and its fanouts which relations (not
             those of which no hop draws any).
         wants: what the model wants, and node attributes of `node_type` that the scores have to carry.
+        halved: of the wanted ones, those that sampled batches have rounded to fp16; here they are too.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class LayerwiseLoader:
         sampling: Sampling,
         wants: Wants,
         carried: tuple[str, ...],
+        halved: Wants | None = None,
     ) -> None:
         self.world, self.graph, self.node_type = world, graph, node_type
         self.settings, self.wants, self.carried = settings, wants, carried
+        self.halved = halved or Wants()
         self._kind = Kind(weight_attr=sampling.weight_attr)
         self._fanout = _all_or_none(sampling, list(graph.schema.edges))
         self._low = {t: book.range_of(graph.machine)[0] for t, book in graph.node_books.items()}
@@ -160,7 +163,8 @@ class LayerwiseLoader:
         for node_type in self.graph.schema.nodes:
             rows = ids.get(node_type, np.empty(0, np.int64))
             for name in self.wants.nodes.get(node_type, ()):
-                batch[node_type][name] = torch.from_numpy(self.graph.node_attribute(node_type, name)[rows])
+                values = torch.from_numpy(self.graph.node_attribute(node_type, name)[rows])
+                batch[node_type][name] = _rounded(values, name in self.halved.nodes.get(node_type, ()))
             original = np.asarray(self.graph.original_ids(node_type)[rows], dtype=np.int64)
             batch[node_type].n_id, batch[node_type].num_nodes = torch.from_numpy(original), len(rows)
         return batch.to(self.world.device)  # pyright: ignore[reportReturnType]
@@ -319,5 +323,10 @@ class _Pass:
             # An edge lives with its destination, so all of them are this machine's own.
             for name in self.loader.wants.edges.get(edge_type, ()):
                 array = graph.edge_attribute(edge_type, name)
-                store[name] = torch.from_numpy(array[drawn.edge_place[edge_type]])
+                values = torch.from_numpy(array[drawn.edge_place[edge_type]])
+                store[name] = _rounded(values, name in self.loader.halved.edges.get(edge_type, ()))
         return batch
+
+
+def _rounded(values: Tensor, halved: bool) -> Tensor:
+    return values.half().float() if halved else values

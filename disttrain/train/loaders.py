@@ -12,8 +12,10 @@ from torch_geometric.data import HeteroData
 from ..config import Experiment
 from ..graph.graph import Graph
 from ..sampling import NodeLoader, split_seeds
+from ..sampling.columns import Columns
 from ..sampling.kind import seed_time_attribute
 from ..world import World
+from .halves import halved_attributes
 from .layerwise import LayerwiseLoader, check_layered
 
 
@@ -35,6 +37,8 @@ def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any,
         ExperimentError: `evaluate.method` is layerwise, and the model cannot be computed so.
     """
     wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+    halved = halved_attributes(experiment, graph.schema, task, model)
+    columns = Columns.of(graph, wants, halved)
     layerwise = experiment.evaluate.method == "layerwise"
     if layerwise:
         check_layered(model)
@@ -49,6 +53,7 @@ def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any,
             run_seed=experiment.seed,
             wants=wants,
             training=split == "train",
+            columns=columns,
         )
 
     def exact(split: str) -> LayerwiseLoader:
@@ -64,6 +69,7 @@ def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any,
             sampling=experiment.sampling,
             wants=model.wants,  # pyright: ignore[reportArgumentType]
             carried=task.wants.nodes[task.node_type],
+            halved=halved,
         )
 
     return {split: (exact if layerwise and split != "train" else sampled)(split) for split in ("train", "val", "test")}

@@ -8,15 +8,17 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from ..sampling import NodeLoader
 from .evaluate import Evaluation
 from .phases import STEP_PHASES
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
-_PHASES = ("partition", "load", "train", "evaluate", "checkpoint")
+_PHASES = ("partition", "load", "cache", "train", "evaluate", "checkpoint")
 
 
 def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
@@ -34,9 +36,11 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
         "rss": peak_rss_bytes(),
         "gpu": torch.cuda.max_memory_allocated(world.device) if world.device.type == "cuda" else 0,
         "traffic": [(t.batches, t.exchanges, t.bytes_sent) for t in traffics if t is not None],
+        "cache": _own_cache(trainer),
     }
     ranks = world.gather(mine, "summing up")
     batches, exchanges, sent = (sum(t[i] for rank in ranks for t in rank["traffic"]) for i in range(3))
+    cache = _cache([rank["cache"] for rank in ranks[:: len(ranks) // world.num_machines]], [r["cache"] for r in ranks])
     seconds = trainer.all_seconds()
     best = position.best_evaluation or {"metrics": {}, "num_evaluated": 0}
     manifest = trainer.manifest
@@ -58,9 +62,10 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
         "seconds": {phase: seconds.get(phase, 0.0) for phase in ("total", *_PHASES)},
         "step_seconds": {phase: sum(r["step_seconds"][phase] for r in ranks) / len(ranks) for phase in STEP_PHASES},
         "seeds_per_second": trainer.seeds_here / max(1e-9, max(rank["train"] for rank in ranks)),
-        "bytes_exchanged": sent,
+        "bytes_exchanged": sent + (cache["bytes_to_fill"] if cache else 0),
         "exchanges_per_batch": exchanges / batches if batches else 0.0,
-        "cache_hit_rate": None,
+        "cache_hit_rate": cache["hit_rate"] if cache else None,
+        "cache": cache,
         "peak_rss_bytes": [rank["rss"] for rank in ranks],
         "peak_gpu_bytes": [rank["gpu"] for rank in ranks],
         "partition": {
@@ -70,6 +75,44 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
             "fingerprint": manifest["fingerprint"],
         },
         "versions": _versions(),
+    }
+
+
+def _own_cache(trainer: Trainer) -> dict[str, Any] | None:
+    """What this machine keeps, and what this rank got from it."""
+    loaders = [loader for loader in trainer.loaders.values() if isinstance(loader, NodeLoader)]
+    if not loaders or not loaders[0].columns.cached_bytes:
+        return None
+    columns = loaders[0].columns
+    asked = np.zeros((2, len(columns.tables)), np.int64)
+    for loader in loaders:
+        if loader.traffic.batches:
+            asked += loader.traffic.asked
+    return {
+        "bytes": columns.cached_bytes,
+        "bytes_to_fill": columns.bytes_to_fill,
+        "rows": {table.name: len(table.cached) for table in columns.tables},
+        "asked": {table.name: [int(n) for n in asked[:, at]] for at, table in enumerate(columns.tables)},
+    }
+
+
+def _cache(machines: list[dict[str, Any] | None], ranks: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Of all machines together. Hit rate: of the remote rows that batches needed, the share that nobody had to send."""
+    kept, seen = [m for m in machines if m], [rank for rank in ranks if rank]
+    if not kept:
+        return None
+    names = list(kept[0]["rows"])
+    hits, misses = ({name: sum(rank["asked"][name][i] for rank in seen) for name in names} for i in (0, 1))
+
+    def rate(hit: int, missed: int) -> float | None:
+        return hit / (hit + missed) if hit + missed else None
+
+    return {
+        "hit_rate": rate(sum(hits.values()), sum(misses.values())),
+        "hit_rate_by_type": {name: rate(hits[name], misses[name]) for name in names},
+        "bytes": sum(machine["bytes"] for machine in kept),
+        "bytes_to_fill": sum(rank["bytes_to_fill"] for rank in seen),
+        "rows": {name: sum(machine["rows"][name] for machine in kept) for name in names},
     }
 
 

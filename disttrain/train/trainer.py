@@ -19,6 +19,7 @@ from ..report.progress import TrainingProgress
 from ..report.table import show_summary
 from ..world import PeerError, World
 from .bad_steps import BadSteps
+from .caches import fill_caches
 from .contract import check_learnable, check_output
 from .evaluate import Evaluation, evaluate
 from .gradient import Gradient
@@ -120,6 +121,7 @@ class Trainer:
             with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress, self.stop_request:
                 if not self._resume():
                     return self._already_done()
+                self._fill_caches()
                 while not self._finished():
                     self._train_epoch()
                     self._end_epoch()
@@ -129,6 +131,14 @@ class Trainer:
             raise
         finally:
             self._let_go()
+
+    def _fill_caches(self) -> None:
+        if self._finished():
+            return
+        with self.clock.wall("cache"):
+            done = fill_caches(self.experiment, self.world, self.loaders, self.position.epoch)
+        if done:
+            self.progress.say(f"{done}, chosen in {self.clock.seconds['cache']:.1f} s")
 
     def _train_epoch(self) -> None:
         position, loader = self.position, self.loaders["train"]

@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import chisquare
 
 from disttrain.sampling import kernels
-from disttrain.sampling.memory import BlockPool
 
 
 def _draw(degree: int, fanout: int, replace: bool, times: int) -> np.ndarray:
@@ -105,34 +104,12 @@ def test_the_hash_table_gives_the_same_indices_as_the_dense_one():
     assert (dense == -1).all() and (hashed == -1).all()
 
 
-def test_rows_come_from_the_own_table_or_the_owners_message():
+def test_requests_are_grouped_by_owner():
     bounds = np.array([0, 4, 9, 12])
-    table = np.arange(10, dtype=np.uint64).reshape(5, 2) + 100
     ids = np.array([5, 0, 11, 4, 1, 10], np.int32)
-    inbox = np.arange(8, dtype=np.uint64)
-    out = np.zeros((6, 2), np.uint64)
-    kernels.collect_rows(ids, bounds, 1, table, inbox, np.array([0, -1, 4]), out)
-    assert out.tolist() == [[102, 103], [0, 1], [4, 5], [100, 101], [2, 3], [6, 7]]
     per_owner = np.zeros(3, np.int64)
     kernels.count_remote(ids, bounds, 1, per_owner)
     assert per_owner.tolist() == [2, 0, 2]
     message = np.empty(4, np.int64)
     kernels.write_remote(ids, bounds, 1, np.array([0, -1, 2]), message)
     assert message.tolist() == [0, 1, 11, 10]
-
-
-@pytest.mark.parametrize("word", [np.uint64, np.uint32, np.uint8])
-@pytest.mark.parametrize("row_bytes", [64, 512, 72, 192])
-@pytest.mark.parametrize("begin", [0, 8])
-def test_rows_are_the_same_whole_lines_or_not_aligned_or_not(word, row_bytes, begin):
-    rng = np.random.default_rng(row_bytes)
-    width = row_bytes // word().itemsize
-    bounds = np.array([0, 50, 120])
-    rows = rng.integers(0, 256, (120, row_bytes), dtype=np.uint8).view(word)
-    ids = rng.permutation(120)[:90].astype(np.int32)
-    inbox = np.concatenate([np.zeros(8 // word().itemsize, word), rows[ids[ids < 50]].reshape(-1)])
-    block = BlockPool().empty(1 << 17, np.uint8)
-    assert block.ctypes.data % 64 == 0
-    out = block[begin : begin + 90 * row_bytes].view(word).reshape(90, width)
-    kernels.collect_rows(ids, bounds, 1, rows[50:], inbox, np.array([8 // word().itemsize, 0]), out)
-    assert (out == rows[ids]).all()

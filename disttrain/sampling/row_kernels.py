@@ -1,0 +1,204 @@
+"""The inner loops over rows of attributes, compiled by numba: find them, copy them, halve them. They release the GIL.
+
+A row is what one attribute holds of one node or edge, as machine words. A row that is wanted lies in one of three
+places: in the own range of the files, in the cache of remote rows, or in another machine's answer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .bits import atomic_add, bits_float, count_bits, float_bits
+from .kernels import owner_of
+from .stream import LINE_BYTES, stream_line
+
+# Numba's intrinsics are called with fewer arguments than pyright sees.
+# pyright: reportCallIssue=false
+
+REMOTE = np.int64(-(1 << 62))
+"""See `locate`."""
+
+
+@njit(nogil=True, cache=True)
+def locate(ids, bounds, me, index, places, per_owner):
+    """Where the row of each id lies. A search and a look-up for each remote id, done once for all its attributes.
+
+    Args:
+        index: uint64 [words, 2] of the cached ids, see `cache.index_of`; without rows if there are none.
+        places: int64, filled: v - low of own ids, -1 - slot of cached ones, REMOTE - owner of the others.
+        per_owner: int64, added to: how many rows each owner is to send.
+
+    Returns:
+        How many are cached.
+    """
+    low, high = bounds[me], bounds[me + 1]
+    has_index = len(index) > 0
+    num_cached = 0
+    for i in range(len(ids)):
+        v = np.int64(ids[i])
+        if low <= v < high:
+            places[i] = v - low
+            continue
+        if has_index:
+            word, bit = index[v >> 6, 0], np.uint64(1) << np.uint64(v & 63)
+            if word & bit:
+                places[i] = -1 - np.int64(index[v >> 6, 1] + count_bits(word & (bit - np.uint64(1))))
+                num_cached += 1
+                continue
+        owner = owner_of(v, bounds)
+        places[i] = REMOTE - owner
+        per_owner[owner] += 1
+    return num_cached
+
+
+@njit(nogil=True, cache=True)
+def write_wanted(ids, places, cursor, message):
+    """Write the ids that others are asked for into `message`, grouped by owner (from cursor[m] on), in their order."""
+    for i in range(len(ids)):
+        if places[i] <= REMOTE:
+            owner = REMOTE - places[i]
+            message[cursor[owner]] = ids[i]
+            cursor[owner] += 1
+
+
+@njit(nogil=True, cache=True)
+def count_remote_ids(ids, bounds, me, weight, counters):
+    """counters[v] += weight for each id of another machine; several threads and processes may do so at a time."""
+    low, high = bounds[me], bounds[me + 1]
+    for i in range(len(ids)):
+        v = np.int64(ids[i])
+        if not low <= v < high:
+            atomic_add(counters, v, weight)
+
+
+@njit(nogil=True, cache=True)
+def pick_rows(ids, low, table, out):
+    """out[i] = table[ids[i] - low], rows of words."""
+    width = table.shape[1]
+    if width == 1:
+        # The shorter the loop, the more loads are under way at a time.
+        for i in range(len(ids)):
+            out[i, 0] = table[ids[i] - low, 0]
+        return
+    for i in range(len(ids)):
+        v = ids[i] - low
+        for w in range(width):
+            out[i, w] = table[v, w]
+
+
+@njit(nogil=True, cache=True)
+def pick_halved(ids, low, table, out):
+    """out[i] = table[ids[i] - low], float32 (as uint32) in fp16 (as uint16)."""
+    for i in range(len(ids)):
+        v = np.int64(ids[i]) - low
+        for w in range(table.shape[1]):
+            out[i, w] = _half(table[v, w])
+
+
+@njit(inline="always")
+def _copy_row(source, at, target, to, width, per_line):
+    """Copy `width` words; in whole cache lines past the caches if per_line > 0, which is how many words these hold."""
+    if per_line > 0:
+        for w in range(0, width, per_line):
+            stream_line(source, at + w, target, to + w)
+    else:
+        for w in range(width):
+            target[to + w] = source[at + w]
+
+
+@njit(nogil=True, cache=True)
+def collect_rows(places, own, cached, inbox, cursor, out):
+    """out[i] = the row at places[i], see `locate`: of `own`, of `cached`, or the next one of its owner's in `inbox`.
+
+    Args:
+        own, cached: [rows, width] words.
+        inbox: 1-D, words; rows of owner m begin at cursor[m], which is used up.
+    """
+    width = own.shape[1]
+    if width == 1:
+        for i in range(len(places)):
+            place = places[i]
+            if place >= 0:
+                out[i, 0] = own[place, 0]
+            elif place > REMOTE:
+                out[i, 0] = cached[-1 - place, 0]
+            else:
+                owner = REMOTE - place
+                out[i, 0] = inbox[cursor[owner]]
+                cursor[owner] += 1
+        return
+    flat, hot, target = own.reshape(-1), cached.reshape(-1), out.reshape(-1)
+    per_line = LINE_BYTES // own.itemsize
+    if width % per_line or out.ctypes.data % LINE_BYTES:
+        per_line = 0
+    for i in range(len(places)):
+        place = places[i]
+        if place >= 0:
+            _copy_row(flat, place * width, target, i * width, width, per_line)
+        elif place > REMOTE:
+            _copy_row(hot, (-1 - place) * width, target, i * width, width, per_line)
+        else:
+            owner = REMOTE - place
+            _copy_row(inbox, cursor[owner], target, i * width, width, per_line)
+            cursor[owner] += width
+
+
+@njit(nogil=True, cache=True)
+def collect_halved(places, own, cached, inbox, cursor, out):
+    """Like `collect_rows`, of float32 (as uint32) that other machines send, and the cache holds, in fp16 (as uint16).
+
+    The own rows are rounded to what fp16 can hold too: a row is the same whoever owns it.
+    """
+    width = own.shape[1]
+    for i in range(len(places)):
+        place = places[i]
+        if place >= 0:
+            for w in range(width):
+                out[i, w] = _whole(_half(own[place, w]))
+        elif place > REMOTE:
+            for w in range(width):
+                out[i, w] = _whole(cached[-1 - place, w])
+        else:
+            owner = REMOTE - place
+            at = cursor[owner]
+            for w in range(width):
+                out[i, w] = _whole(inbox[at + w])
+            cursor[owner] = at + width
+
+
+@njit(nogil=True, cache=True)
+def halve_rows(table, out):
+    """out[i] = table[i], float32 (as uint32) in fp16 (as uint16)."""
+    for i in range(table.shape[0]):
+        for w in range(table.shape[1]):
+            out[i, w] = _half(table[i, w])
+
+
+# Arithmetic on the bits, which every processor has and compilers turn into vectors: numba knows no float16 on the CPU.
+
+
+@njit(inline="always")
+def _half(bits):
+    """The fp16 nearest to a float32, ties to even; beyond 65504 infinite, NaN stays NaN."""
+    sign = np.uint32(bits & np.uint32(0x80000000))
+    size = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    # At 0.5 the last bit of a float32 is worth 2**-24, as that of a subnormal fp16: the addition rounds.
+    small = np.uint32(float_bits(bits_float(size) + np.float32(0.5)) - np.uint32(0x3F000000))
+    odd = np.uint32((size >> np.uint32(13)) & np.uint32(1))
+    normal = np.uint32((size - np.uint32(0x38000000) + np.uint32(0xFFF) + odd) >> np.uint32(13))
+    large = np.uint32(0x7E00) if size > np.uint32(0x7F800000) else np.uint32(0x7C00)
+    half = small if size < np.uint32(0x38800000) else normal
+    half = large if size >= np.uint32(0x47800000) else half
+    return np.uint16(half | (sign >> np.uint32(16)))
+
+
+@njit(inline="always")
+def _whole(half):
+    """The float32 that an fp16 is."""
+    sign = np.uint32(np.uint32(half & np.uint16(0x8000)) << np.uint32(16))
+    size = np.uint32(np.uint32(half & np.uint16(0x7FFF)) << np.uint32(13))
+    # Exponents of fp16 are biased by 15, those of float32 by 127: times 2**112.
+    bits = float_bits(bits_float(size) * bits_float(np.uint32(0x77800000)))
+    bits = np.uint32(bits | np.uint32(0x7F800000)) if size >= np.uint32(0x0F800000) else bits
+    return np.uint32(bits | sign)
