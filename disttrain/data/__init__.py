@@ -104,7 +104,7 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
         loaded = read_tables(data, task, scratch)
         if not data.transforms:
             return loaded
-        transformed = conform(apply_transforms(loaded.data, data.transforms), "data.transforms")
+        transformed = conform(apply_transforms(loaded.data, data.transforms), "data.transforms", scratch)
         for node_type, keys in loaded.keys.items():
             if node_type not in transformed.data.node_types or transformed.data[node_type].num_nodes != len(keys):
                 raise ExperimentError(
@@ -129,7 +129,7 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
         from .generated import generate
 
         graph, origin = generate(data), "data (generated)"
-    loaded = conform(apply_transforms(graph, data.transforms), origin)
+    loaded = conform(apply_transforms(graph, data.transforms), origin, scratch)
     split_nodes(
         loaded.data, target_node_type(loaded.data, task), task.label, data.split,
         numbers=isinstance(task, NodeRegression),

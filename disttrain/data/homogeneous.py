@@ -9,9 +9,11 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..config import EdgeType
+from .attributes import MASK_OF_INDEX, rows_of
 
 NODE_TYPE = "node"
 EDGE_TYPE: EdgeType = ("node", "edge", "node")
+_OF_EDGES = ("edge_index", "adj_t", "edge_attr", "edge_weight")
 
 
 def to_heterogeneous(data: Data) -> HeteroData:
@@ -26,15 +28,19 @@ def to_heterogeneous(data: Data) -> HeteroData:
         warnings.simplefilter("ignore", UserWarning)
         result[NODE_TYPE].num_nodes = data.num_nodes
         data = copy.copy(data)
-        data.num_nodes = result[NODE_TYPE].num_nodes
+        data.num_nodes = num_nodes = result[NODE_TYPE].num_nodes
     for name, value in data.to_dict().items():
-        if name in ("edge_index", "adj_t"):
-            result[EDGE_TYPE][name] = value
-        elif name == "num_nodes":
+        if name == "num_nodes":
             continue
-        elif isinstance(value, Tensor) and data.is_node_attr(name):
+        if name in _OF_EDGES:
+            result[EDGE_TYPE][name] = value
+        elif name in MASK_OF_INDEX or name.endswith("_mask"):
             result[NODE_TYPE][name] = value
-        elif isinstance(value, Tensor) and data.is_edge_attr(name):
+        elif rows_of(value) is None:
+            result[name] = value
+        elif data.is_node_attr(name) if isinstance(value, Tensor) else rows_of(value) == num_nodes:
+            result[NODE_TYPE][name] = value
+        elif data.is_edge_attr(name) if isinstance(value, Tensor) else rows_of(value) == data.num_edges:
             result[EDGE_TYPE][name] = value
         else:
             result[name] = value
