@@ -20,10 +20,12 @@ from disttrain.tasks import build_task
 from disttrain.train.layerwise import LayerwiseLoader, check_layered
 from disttrain.train.precision import Precision
 from disttrain.train.scores import Scores, sampled_scores
+from disttrain.train.scratch import Scratch
 from disttrain.world import World
 
 from ..graphs import open_parts, write_parts, zoo
 from ..ranks import run_ranks
+from ..unit.test_predict_output import no_room
 
 MODELS: dict[str, dict[str, Any]] = {
     **{f"sage-{aggr}": {"conv": "sage", "aggr": aggr} for aggr in ("mean", "max", "softmax", "std", "median")},
@@ -167,3 +169,16 @@ def test_half_precision_is_kept_between_the_layers(directory: Path) -> None:
 def test_a_model_that_has_no_layers_of_its_own_is_refused() -> None:
     with pytest.raises(ExperimentError, match=r"no inputs, layers, readout, head. Set evaluate.method=sampled"):
         check_layered(torch.nn.Linear(2, 2))
+
+
+def test_a_full_disk_and_a_folder_that_is_not_there(directory: Path, tmp_path: Path) -> None:
+    shapes = {"paper": ((1000, 64), np.dtype(np.float32)), "empty": ((0, 64), np.dtype(np.float32))}
+    with World.start(device="cpu", threads=1) as world:
+        with no_room(100_000), pytest.raises(ExperimentError, match=r"vectors between layers .*evaluate.scratch"):
+            Scratch(world, tmp_path, shapes)
+        with pytest.raises(ExperimentError, match="vectors between layers"):
+            Scratch(world, tmp_path / "nowhere", shapes)
+        scratch = Scratch(world, tmp_path, shapes)
+        scratch["paper"][:] = 7
+        assert scratch["empty"].shape == (0, 64)
+    assert os.listdir(tmp_path) == []
