@@ -5,8 +5,8 @@
     python benchmarks/accuracy.py --quick --data ~/Downloads    an epoch of each: shows that it runs, measures nothing
 
 `--data` is a folder with the downloads that `examples/lay_out_data.py` knows; they are laid out in the folder in which
-everything is done (`--work`). What is not found there is left out, and said. Ends with exit code 1 where a mean is
-below what the project holds itself to.
+everything is done (`--work`; runs that are finished there are not repeated). What is not found is left out, and said.
+Ends with exit code 1 where a mean is below what the project holds itself to.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def run(name: str, seed: int, work: Path, options: argparse.Namespace) -> dict[s
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
     label = f"{name}-{options.ranks}-{seed}"
     command = [
-        *launcher, "-m", "disttrain", str(REPOSITORY / "configs" / f"{name}.yaml"), "--fresh",
+        *launcher, "-m", "disttrain", str(REPOSITORY / "configs" / f"{name}.yaml"),
         f"name={label}", f"seed={seed}", *(["train.epochs=1"] if options.quick else []), *options.set,
     ]  # fmt: skip
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(REPOSITORY)}
