@@ -11,6 +11,7 @@ from torch_geometric.io import fs
 
 from ..config import ExperimentError, PygData
 from .arguments import check_arguments
+from .indexed import by_relation, with_labels
 from .nearest import nearest
 
 # what the experiment says in its own words
@@ -32,6 +33,8 @@ class _Probe(Exception):
 def read_pyg(data: PygData) -> Any:
     """Construct the data set (which downloads and processes it where needed) and return its one `Data` or `HeteroData`.
 
+    Typed edges become relations, labels and splits by index become `y` and masks (see `indexed.py`).
+
     Raises:
         ExperimentError: if the class or an argument does not exist, the download fails, or it holds several graphs.
     """
@@ -41,7 +44,7 @@ def read_pyg(data: PygData) -> Any:
             f"data.dataset: {data.dataset} is a collection of {len(dataset)} graphs; training on collections of graphs "
             "is not supported yet, choose a data set that is one graph"
         )
-    return dataset[0]
+    return with_labels(by_relation(dataset[0]))
 
 
 def is_there(data: PygData) -> bool:
