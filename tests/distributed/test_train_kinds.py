@@ -1,0 +1,95 @@
+"""Training by weight and by time: a tree is the same whatever the ranks and partitions, and so is the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrain.config import Experiment, ExperimentError
+from disttrain.train import job
+from disttrain.world import World
+from tests.ranks import run_ranks
+from tests.training import events
+
+KINDS: dict[str, dict[str, Any]] = {
+    "latest": {"fanout": [4, 3], "time_attr": "at", "temporal_strategy": "last"},
+    "weighted trees": {"fanout": [{"ratio": 0.5, "max": 5}, 3], "disjoint": True, "weight_attr": "w"},
+}
+
+
+def _experiment(directory: str, name: str, ranks: int, parts: int, sampling: dict[str, Any], **train) -> Experiment:
+    return Experiment.model_validate(
+        {
+            "name": name,
+            "run_dir": f"{directory}/runs/{name}",
+            "data": {"source": "python", "function": "tests.graphs:dated_zoo", "split": {"by": "masks"}},
+            "partition": {"parts": parts, "dir": f"{directory}/parts/{parts}", "method": "random"},
+            "task": {"kind": "node_classification", "node_type": "paper"},
+            "model": {"kind": "hetero_conv", "hidden": 8},
+            "sampling": {"batch_size": 24 // ranks, "locality": False, **sampling},
+            "train": {"epochs": 2, "lr": 0.01, "log_every": 1, "threads": 1, "device": "cpu", **train},
+        }
+    )
+
+
+def _train(world: World, directory: str, name: str, parts: int, kind: str, **train) -> dict[str, Any]:
+    return job.run(_experiment(directory, name, world.size, parts, KINDS[kind], **train), world)
+
+
+def _losses(directory: Path, name: str) -> list[float]:
+    return [event["loss"] for event in events(directory / "runs" / name) if event["event"] == "train"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_of_every_step_does_not_depend_on_ranks_nor_partitions(tmp_path: Path, kind: str) -> None:
+    """Though neighbours are drawn: without trees that holds with all neighbours only."""
+    alone = run_ranks(_train, 1, str(tmp_path), "alone", 1, kind)
+    spread = run_ranks(_train, 3, str(tmp_path), "spread", 3, kind)
+    straight = _losses(tmp_path, "alone")
+    assert len(straight) == 10 and len(set(straight)) == 10
+    assert _losses(tmp_path, "spread") == pytest.approx(straight, rel=0, abs=1e-5)
+    for split in ("val", "test"):
+        assert spread[0][split] == pytest.approx(alone[0][split], abs=1e-6)
+        assert spread[0]["num_evaluated"][split] == alone[0]["num_evaluated"][split] > 0
+
+
+def _train_twice(world: World, directory: str, kind: str) -> None:
+    _train(world, directory, "straight", 2, kind)
+    _train(world, directory, "resumed", 2, kind, max_steps=3)
+    _train(world, directory, "resumed", 2, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_goes_on_exactly(tmp_path: Path, kind: str) -> None:
+    run_ranks(_train_twice, 2, str(tmp_path), kind)
+    assert _losses(tmp_path, "resumed") == _losses(tmp_path, "straight")
+
+
+def _refused(world: World, directory: str, sampling: dict[str, Any]) -> str:
+    try:
+        job.run(_experiment(directory, "refused", 1, 1, {"fanout": [2, 2], **sampling}), world)
+    except ExperimentError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"weight_attr": "ww"}, "no relation has an edge attribute `ww`; did you mean `w`?"),
+        ({"time_attr": "when"}, "no node type and no relation has an attribute `when`; there are"),
+        ({"time_attr": "at", "seed_time": "born"}, "sampling.seed_time: the node type of the seeds, `paper`, has no"),
+        ({"weight_attr": "edge_attr"}, "`edge_attr` of `paper,cites,paper` has rows of shape [2]"),
+        ({"weight_attr": "at"}, "`at` of `paper,cites,paper` is negative in some edges, down to -20"),
+        ({"time_attr": "x"}, "`x` of `paper` has rows of shape [3]; times are"),
+        ({"time_attr": "train_mask"}, "is true or false"),
+    ],
+)
+def test_what_the_graph_lacks_is_refused_before_anything_is_trained(tmp_path: Path, sampling, message) -> None:
+    with World.start(device="cpu", timeout=30) as world:
+        assert message in _refused(world, str(tmp_path), sampling)
+    assert not (tmp_path / "runs").exists()
+    if "ww" in str(sampling):
+        assert not (tmp_path / "parts").exists(), "nor is anything partitioned"
