@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any, cast
 
 import pytest
@@ -16,7 +18,8 @@ from disttrain.sampling import NeighborSampler, NodeLoader, Route, split_seeds
 from disttrain.sampling.kind import seed_time_attribute
 from disttrain.sampling.stores import GraphEdges, GraphFeatures, marked_nodes, pyg_node_loader
 from disttrain.world import World
-from tests.graphs import dated_zoo, open_parts, write_parts
+from tests.agents import REPOSITORY
+from tests.graphs import dated_zoo, open_parts, write_parts, zoo
 from tests.ranks import run_ranks
 
 WANTS = Wants(
@@ -136,3 +139,33 @@ def test_a_seed_without_time_is_refused(parts):
     )
     with pytest.raises(ValueError, match="seed 2 of venue"):
         list(loader)
+
+
+def _blocks() -> list[str]:
+    page = (REPOSITORY / "docs" / "with_pyg_loaders.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
+    write_parts(zoo(), tmp_path / "partitions", 2)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in _blocks():
+        exec(compile(block, "docs/with_pyg_loaders.md", "exec"), names)
+    assert names["batch"]["paper"].batch_size > 0 and names["x"].shape == (3, 3)
+
+
+def _page_on_a_machine(world: World, directory: str) -> int:
+    os.chdir(directory)
+    names: dict[str, Any] = {}
+    first, *_, last = _blocks()
+    body = last.replace("with World.start(device=\"cpu\") as world, world", "with world")
+    exec(compile(first.split("graph = ")[0] + "from disttrain.sampling import Route\n", "imports", "exec"), names)
+    names["world"] = world
+    exec(compile(body.replace("...", "counted = len(batches)"), "docs/with_pyg_loaders.md", "exec"), names)
+    return names["counted"]
+
+
+def test_the_code_of_the_page_runs_on_two_machines(tmp_path):
+    write_parts(zoo(), tmp_path / "partitions", 2)
+    assert run_ranks(_page_on_a_machine, 2, str(tmp_path)) == [1, 1]
