@@ -1,4 +1,4 @@
-"""configs/flights_in_time.yaml on eight days of its flights: it trains, and no landing is later than the flight's hour."""
+"""configs/flights_in_time.yaml on eight days of flights: it trains, and no landing is later than the flight's hour."""
 
 from __future__ import annotations
 

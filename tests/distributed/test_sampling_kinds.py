@@ -189,36 +189,41 @@ def alone(parts):
     [(2, 2, "partitioned"), (3, 3, "partitioned"), (8, 2, "partitioned"), (2, 2, "replicated")],
 )
 def test_machines_draw_together_what_one_draws_alone(parts, alone, num_parts, machines, topology):
-    for found in run_ranks(_draw_all, machines, parts[num_parts], topology, machines=machines, timeout=120):
+    ranks = run_ranks(_draw_twice, machines, parts[num_parts], topology, machines=machines, timeout=120)
+    for found, of_one in ranks:
         assert found == alone
+        assert of_one == ranks[0][1] and all(drawn["seeds"] for drawn in of_one.values())
 
 
-def test_a_machine_that_owns_no_seed_takes_part(parts):
-    found = run_ranks(_draw_all, 3, parts[3], "partitioned", 1, timeout=120)
-    assert found[0] == found[1] == found[2] and all(drawn["seeds"] for drawn in found[0].values())
+def _draw_twice(world: World, directory: str, topology: Any) -> tuple[dict, dict]:
+    """Of all seeds, and of seeds that one machine owns: the others take part."""
+    return _draw_all(world, directory, topology), _draw_all(world, directory, topology, 1)
 
 
-def _shares_of_trees(world: World, directory: str, kind: str) -> list[tuple[int, dict]]:
-    loader = _loader(world, directory, **KINDS[kind])
-    found = [(batch.step, _content(batch)) for batch in loader.batches(0)]
-    assert loader.traffic.exchanges == (len(found) * (2 * 2 + 2) if world.num_machines > 1 else 0)
+def _shares_of_trees(world: World, directory: str) -> dict[str, list[list[set]]]:
+    found = {}
+    for kind in ("trees", "times"):
+        loader = _loader(world, directory, **KINDS[kind])
+        found[kind] = [_grown(batch) for batch in loader.batches(0)]
+        assert loader.traffic.exchanges == (len(found[kind]) * (2 * 2 + 2) if world.num_machines > 1 else 0)
     return found
 
 
-@pytest.mark.parametrize("kind", ["trees", "times"])
-def test_a_tree_depends_on_its_seed_only(parts, kind):
+def test_a_tree_depends_on_its_seed_only(parts):
     """Not on the batch, its size, the rank that takes it, nor the cut."""
+    ranks = run_ranks(_shares_of_trees, 2, parts[2])
     with World.start(device="cpu", timeout=30) as world:
-        whole = [_grown_of(_content(b)) for b in _loader(world, parts[1], **KINDS[kind]).batches(0)]
-        small = [_grown_of(_content(b)) for b in _loader(world, parts[3], batch_size=7, **KINDS[kind]).batches(0)]
-    ranks = run_ranks(_shares_of_trees, 2, parts[2], kind)
-    for step, trees in enumerate(whole):
-        assert [tree for rank in ranks for tree in _grown_of(rank[step][1])] == trees
-    assert [tree for trees in small for tree in trees] == [tree for trees in whole for tree in trees]
+        whole = _shares_of_trees(world, parts[1])
+        for kind, batches in whole.items():
+            small = [_grown(batch) for batch in _loader(world, parts[3], batch_size=7, **KINDS[kind]).batches(0)]
+            assert [tree for trees in small for tree in trees] == [tree for trees in batches for tree in trees]
+            for step, trees in enumerate(batches):
+                assert [tree for rank in ranks for tree in rank[kind][step]] == trees
 
 
-def _grown_of(content: dict) -> list[set]:
+def _grown(batch: HeteroData) -> list[set]:
     """What each tree of a batch holds: its nodes and edges, by original ids."""
+    content = _content(batch)
     grown = [set() for _ in range(content["paper", "batch_size"])]
     for (key, name), value in content.items():
         if name == "n_id":

@@ -34,37 +34,41 @@ def _experiment(directory: str, name: str, ranks: int, parts: int, sampling: dic
     )
 
 
-def _train(world: World, directory: str, name: str, parts: int, kind: str, **train) -> dict[str, Any]:
-    return job.run(_experiment(directory, name, world.size, parts, KINDS[kind], **train), world)
+def _train(world: World, directory: str, name: str, parts: int, **train) -> list[dict[str, Any]]:
+    """One run of each kind."""
+    return [
+        job.run(_experiment(directory, f"{name} {kind}", world.size, parts, settings, **train), world)
+        for kind, settings in KINDS.items()
+    ]
 
 
 def _losses(directory: Path, name: str) -> list[float]:
     return [event["loss"] for event in events(directory / "runs" / name) if event["event"] == "train"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_of_every_step_does_not_depend_on_ranks_nor_partitions(tmp_path: Path, kind: str) -> None:
+def test_the_loss_of_every_step_does_not_depend_on_ranks_nor_partitions(tmp_path: Path) -> None:
     """Though neighbours are drawn: without trees that holds with all neighbours only."""
-    alone = run_ranks(_train, 1, str(tmp_path), "alone", 1, kind)
-    spread = run_ranks(_train, 3, str(tmp_path), "spread", 3, kind)
-    straight = _losses(tmp_path, "alone")
-    assert len(straight) == 10 and len(set(straight)) == 10
-    assert _losses(tmp_path, "spread") == pytest.approx(straight, rel=0, abs=1e-5)
-    for split in ("val", "test"):
-        assert spread[0][split] == pytest.approx(alone[0][split], abs=1e-6)
-        assert spread[0]["num_evaluated"][split] == alone[0]["num_evaluated"][split] > 0
+    (alone,) = run_ranks(_train, 1, str(tmp_path), "alone", 1, timeout=120)
+    spread, *_ = run_ranks(_train, 3, str(tmp_path), "spread", 3, timeout=120)
+    for kind, one, other in zip(KINDS, alone, spread, strict=True):
+        straight = _losses(tmp_path, f"alone {kind}")
+        assert len(straight) == 10 and len(set(straight)) == 10
+        assert _losses(tmp_path, f"spread {kind}") == pytest.approx(straight, rel=0, abs=1e-5)
+        for split in ("val", "test"):
+            assert other[split] == pytest.approx(one[split], rel=1e-5)
+            assert other["num_evaluated"][split] == one["num_evaluated"][split] > 0
 
 
-def _train_twice(world: World, directory: str, kind: str) -> None:
-    _train(world, directory, "straight", 2, kind)
-    _train(world, directory, "resumed", 2, kind, max_steps=3)
-    _train(world, directory, "resumed", 2, kind)
+def _train_twice(world: World, directory: str) -> None:
+    _train(world, directory, "straight", 2)
+    _train(world, directory, "resumed", 2, max_steps=3)
+    _train(world, directory, "resumed", 2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_run_goes_on_exactly(tmp_path: Path, kind: str) -> None:
-    run_ranks(_train_twice, 2, str(tmp_path), kind)
-    assert _losses(tmp_path, "resumed") == _losses(tmp_path, "straight")
+def test_a_resumed_run_goes_on_exactly(tmp_path: Path) -> None:
+    run_ranks(_train_twice, 2, str(tmp_path), timeout=120)
+    for kind in KINDS:
+        assert _losses(tmp_path, f"resumed {kind}") == _losses(tmp_path, f"straight {kind}")
 
 
 def _refused(world: World, directory: str, sampling: dict[str, Any]) -> str:

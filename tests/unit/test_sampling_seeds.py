@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from disttrain.config import ExperimentError
-from disttrain.sampling.fanout import fanout_table
+from disttrain.config import ExperimentError, Share
+from disttrain.sampling.fanout import Rule, fanout_rules, fanout_table
 from disttrain.sampling.seeds import Seeds, Shares, share_epoch
 
 
@@ -78,3 +78,15 @@ def test_wrong_fanouts_are_refused_all_at_once():
     assert 'did you mean "a,to,b"?' in message
     assert "no fanout for a,to,b, b,to,a" in message
     assert "one fanout per hop" in message
+
+
+def test_rules_of_shares():
+    share = Share(ratio=0.1, min=2, max=4)
+    rules = fanout_rules({"default": [3, -1], "a,likes,a": [share, 0]}, EDGES)
+    assert [rule.most for rule in rules[0]].count(4) == 1
+    (rule,) = [rule for rule in rules[0] if rule.ratio]
+    degrees = np.array([0, 1, 2, 3, 20, 21, 30, 31, 1000])
+    assert rule.counts(degrees).tolist() == [0, 1, 2, 2, 2, 3, 3, 4, 4]
+    assert Rule(-1, 0.3, 1).counts(degrees).tolist() == [0, 1, 1, 1, 6, 7, 9, 10, 300]
+    assert Rule(3).counts(degrees).tolist() == [0, 1, 2, 3, 3, 3, 3, 3, 3]
+    assert Rule(-1).counts(degrees).tolist() == degrees.tolist()
