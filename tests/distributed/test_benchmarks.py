@@ -17,6 +17,7 @@ from tests.agents import REPOSITORY
     "script",
     [
         ["sampling.py", "--quick", "--against", "none"],
+        ["sampling_kinds.py", "--quick"],
         ["training.py", "--quick"],
         ["partition.py", "examples/own.yaml", "--parts", "2", "--methods", "ldg"],
         ["partition.py", "--quick"],
