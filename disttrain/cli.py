@@ -156,7 +156,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     arguments.experiment = str(request.run_directory / "experiment.yaml")
     if arguments.method is not None:
         arguments.overrides.append(f"evaluate.method={arguments.method}")
-    with _joined(arguments) as (world, experiment):
+    with _joined(arguments, _read_run) as (world, experiment):
         from .predict.job import predict
         from .predict.table import show_predictions
 
@@ -164,6 +164,15 @@ def _predict(arguments: argparse.Namespace) -> int:
         if world.is_lead:
             show_predictions(summary, request.output)
     return 0
+
+
+def _read_run(path: str, overrides: list[str]) -> Experiment:
+    if not Path(path).exists():
+        raise ExperimentError(
+            f"{Path(path).parent} holds no {Path(path).name}: expected the directory of a run, which has this file on "
+            "each machine"
+        )
+    return read_experiment(path, overrides)
 
 
 def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -228,14 +237,16 @@ COMMANDS: dict[str, Command] = {
 
 
 @contextmanager
-def _joined(arguments: argparse.Namespace) -> Iterator[tuple[World, Experiment]]:
+def _joined(
+    arguments: argparse.Namespace, read: Callable[[str, list[str]], Experiment] = read_experiment
+) -> Iterator[tuple[World, Experiment]]:
     """Read the experiment, join the other ranks, and make sure that all have read the same.
 
     A refusal is said once by all ranks together. A process on its own refuses before it imports torch.
     """
     experiment, refusal = None, None
     try:
-        experiment = read_experiment(arguments.experiment, arguments.overrides)
+        experiment = read(arguments.experiment, arguments.overrides)
     except ExperimentError as error:
         if not started_by_torchrun():
             raise

@@ -500,3 +500,11 @@ def test_reading_imports_no_torch(tmp_path: Path) -> None:
     assert (
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.yaml")], timeout=60, check=False).returncode == 0
     )
+
+
+def test_layerwise_scores_need_neighbours_that_do_not_depend_on_the_seed() -> None:
+    text = "data: {source: generated, nodes: {v: {num_nodes: 3}}}\ntask: {kind: node_classification}\n"
+    text += "model: {kind: hetero_conv}\nsampling: {time_attr: time}\nevaluate: {method: layerwise}\n"
+    with pytest.raises(ExperimentError, match=r"evaluate.method \(line 5\): layerwise computes each node once, but"):
+        parse_experiment(text)
+    parse_experiment(text, ["evaluate.method=sampled"])
