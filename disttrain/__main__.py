@@ -42,7 +42,8 @@ def main() -> None:
         advice = memory_advice(error)
         guard.leave(1, f"disttrain: {place()} failed:\n{text}" + (f"\ndisttrain: {advice}" if advice else ""))
     else:
-        guard.farewell()
+        if started_by_torchrun():
+            guard.end_well(code)
         sys.exit(code)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import guard
@@ -40,6 +42,15 @@ def say_over(world: World, error: BaseException) -> None:
             time.sleep(_SECONDS_TO_BE_HEARD)
     except StoreLost:
         pass
+
+
+def hear_no_more() -> None:
+    """This rank is on its way out: torchrun, which ends all ranks when one has failed, is not to cut off its last word.
+
+    If it should take too long, torchrun ends it by SIGKILL, or its guard does.
+    """
+    with suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def explain(world: World, error: Exception, what: str) -> PeerError:

@@ -9,6 +9,7 @@ The functions are for the rank. The guard runs this file as a script, with nothi
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import os
 import select
@@ -26,6 +27,7 @@ LESS_MEMORY = (
     "less memory is needed with a lower sampling.batch_size, sampling.fanout, sampling.prefetch or model.hidden, and "
     "with fewer ranks on a machine"
 )
+_SECONDS_TO_END = 300.0
 _SECONDS_TO_STOP = 30.0
 """For a rank whose agent has died, before it has said how long others wait for it."""
 
@@ -103,6 +105,20 @@ def leave(code: int, text: str = "") -> None:
     os._exit(code)
 
 
+def end_well(code: int) -> None:
+    """End this process when all its work is done: what asked to be called at exit is called, then it leaves.
+
+    Without the interpreter's teardown, in which gloo's threads abort now and then, a rank that did all its work would
+    have failed. What the teardown would do is the kernel's work anyway.
+    """
+    farewell()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    leave(code)
+
+
 def _beat() -> None:
     while True:
         _tell("alive")
@@ -165,6 +181,7 @@ class _Guard:
                 self.limit = float(rest)
             elif word == "bye":
                 self.said_bye = True
+                self.limit = max(self.limit, _SECONDS_TO_END)
         return bool(said)
 
     @property

@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from . import guard
 from .config import ExperimentError
-from .failure import explain, first_line, leave_with_the_others, said, say_over
+from .failure import explain, first_line, hear_no_more, leave_with_the_others, said, say_over
 from .lead import Lead
 from .notes import Notes
 from .refusal import PeerError
@@ -132,6 +132,8 @@ class World:
             say_over(world, failure)
             raise failure from error
         except BaseException as error:
+            if launched:
+                hear_no_more()
             say_over(world, error)
             raise
         finally:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .faults import Fault
 
 STEP = r"\(epoch 1, step 2 of it\)"
 """Where a fault comes in the third call of the model in training."""
 SUMS = rf"adding up gradients {STEP}"
 KILLED = rf"rank %d on \S+ was killed in training {STEP}; .*sampling\.batch_size"
-SILENT = r"rank %d on \S+ showed no sign of life for 10 s%s in %s"
+SILENT = r"rank %d on \S+ showed no sign of life for 15 s%s in %s"
 STOPPED = r" \(it was stopped, as by SIGSTOP\)"
 WITHOUT_RANK_0 = r"rank 1 on \S+ (could not go on|waited for rank 0) in "
 AT_STEP_2 = rf"(adding up gradients|training|writing a checkpoint) {STEP}"
@@ -77,7 +79,7 @@ PROCESSES: dict[str, Fault] = {
 }
 
 NO_LUCK = r"RuntimeError: no luck"
-HEADED = r"disttrain: rank %d on \S+ failed:\nTraceback"
+HEADED = r"disttrain: rank %d on \S+ failed:"
 TOLD = r"rank 0 on \S+ could not go on in %s: rank 1 on \S+ failed in %s: "
 
 PROGRAMS: dict[str, Fault] = {
@@ -86,7 +88,7 @@ PROGRAMS: dict[str, Fault] = {
     ),
     "a-model-raises-while-it-is-built": Fault(
         where="building",
-        says=(HEADED % 1, r"rank 1 on \S+ failed in building task and model: RuntimeError: no luck"),
+        says=(HEADED % 1, r"rank 1 on \S+ failed in building the model: RuntimeError: no luck"),
         never=(),
     ),
     "a-model-raises-in-evaluation": Fault(
@@ -106,13 +108,15 @@ PROGRAMS: dict[str, Fault] = {
         ),
     ),
     "a-loss-becomes-nan": Fault(
-        kind="become NaN", says=(r"not finite: .*rank 1 on \S+.* step 3 \(epoch 1\)",), never=()
+        kind="become NaN",
+        says=(r"not finite: first on rank 1 on \S+, in step 2 \(epoch 1\): the model.s output",),
+        never=(),
     ),
     "a-loss-becomes-nan-and-is-skipped": Fault(
         kind="become NaN",
         more=("train.on_nan=skip",),
         code=0,
-        says=(r"not finite: .*rank 1 on \S+.* step 3 \(epoch 1\).* this step is left out",),
+        says=(r"not finite: first on rank 1 on \S+, in step 2 \(epoch 1\).* this step is left out",),
     ),
     "a-data-function-raises": Fault(
         where="data",
@@ -202,3 +206,55 @@ DISKS: dict[str, Fault] = {
         says=(r"the run directory cannot be used at /proc/nowhere: ",),
     ),
 }
+
+
+class Damage(NamedTuple):
+    """What has happened to the files of a run that was stopped, when it is started again."""
+
+    how: str
+    says: tuple[str, ...]
+    code: int = 1
+
+
+PASSED_OVER = r"checkpoint passed over: .* is not what was written: its checksum differs"
+DAMAGED = r"partition directory parts is damaged: nodes/0/x\.npy %s; remove the directory and partition again"
+
+DAMAGES: dict[str, Damage] = {
+    "the-newest-checkpoint-is-damaged": Damage("the newest checkpoint flipped", (PASSED_OVER,), code=0),
+    "the-newest-checkpoint-is-cut-short": Damage("the newest checkpoint cut short", (PASSED_OVER,), code=0),
+    "all-checkpoints-are-damaged": Damage(
+        "all checkpoints flipped",
+        (PASSED_OVER, r"none of the checkpoints in runs/tiny/checkpoints can be read .*--fresh"),
+    ),
+    "a-partition-is-cut-short": Damage("a partition cut short", (DAMAGED % r"has \d+ bytes, expected \d+",)),
+    "a-partition-lacks-a-file": Damage("a partition without a file", (DAMAGED % r"cannot be read \(No such file.*\)",)),
+    "the-manifest-of-a-partition-is-torn": Damage(
+        "a manifest cut short", (r"parts/manifest\.json is damaged .*; remove the directory and partition again",)
+    ),
+}
+
+FORBIDDEN: dict[str, tuple[str, int, str]] = {
+    "the-run-directory-may-not-be-written-to": (
+        "runs/tiny",
+        0o500,
+        r"the run directory cannot be used at runs/tiny: Permission denied\. Expected a directory that this user may",
+    ),
+    "a-partition-may-not-be-read": ("parts/nodes/0/x.npy", 0, r"nodes/0/x\.npy.* cannot be read .*Permission denied"),
+}
+"""Path, mode, and what is said when a user who is not root starts a run there."""
+
+ALONE: dict[str, str] = {
+    "a-bit-of-a-partition-is-flipped": r"nodes/0/x\.npy: its checksum differs from the manifest's",
+    "the-run-directory-is-in-use": r"disttrain: the run directory runs/tiny is in use by process \d+ on \S+\. Wait",
+    "the-port-is-in-use": r"EADDRINUSE|[Aa]ddress already in use",
+    "the-disk-is-full-for-predictions": rf"predictions could not be written to .*: {FULL}.* another --output",
+}
+"""Faults that have a test of their own, `test_<name>`, and what is said."""
+
+ALL: dict[str, tuple[str, ...]] = {
+    **{name: fault.says for name, fault in (PROCESSES | PROGRAMS | DISKS).items()},
+    **{name: damage.says for name, damage in DAMAGES.items()},
+    **{name: (said,) for name, (_, _, said) in FORBIDDEN.items()},
+    **{name: (said,) for name, said in ALONE.items()},
+}
+"""What is said, by the fault's name."""

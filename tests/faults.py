@@ -22,9 +22,9 @@ from disttrain.train.checkpoint import CheckpointDirectory
 from .agents import Ended, agent_command, free_port
 from .preloaded import Preloaded
 
-TIMEOUT = 10.0
+TIMEOUT = 15.0
 """`train.timeout` of these jobs."""
-MARGIN = 50.0
+MARGIN = 60.0
 """Seconds beyond `train.timeout` that a job may take to be gone: its own bound is about 10, the rest is for machines
 that are busy with other things."""
 MOST_SECONDS = 200.0
@@ -162,7 +162,7 @@ def ended_cleanly(fault: Fault, job: Job, directory: Path) -> None:
         assert re.search(pattern, job.said), f"expected to read {pattern!r} in\n{job.said}"
     for pattern in fault.never:
         assert not re.search(pattern, job.said), f"expected not to read {pattern!r} in\n{job.said}"
-    assert job.seconds < TIMEOUT + MARGIN, f"took {job.seconds:.0f} s\n{job.said}"
+    assert fault.code == 0 or job.seconds < TIMEOUT + MARGIN, f"took {job.seconds:.0f} s\n{job.said}"
     nothing_torn(directory)
 
 

@@ -214,6 +214,10 @@ def _become(command: list[str], environment: dict[str, str], directory: str) -> 
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    if "DISTTRAIN_TEST_USER" in environment:
+        os.setgroups([])
+        os.setgid(int(environment["DISTTRAIN_TEST_USER"]))
+        os.setuid(int(environment["DISTTRAIN_TEST_USER"]))
     sys.path[0] = directory
     sys.argv = [module, *arguments]
     if module == "disttrain":

@@ -116,21 +116,22 @@ class Trainer:
             PeerError: another rank failed or did not answer.
         """
         guard.stand("opening the run directory")
-        try:
-            self.saved.open(self.fresh)
-            with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress, self.stop_request:
-                if not self._resume():
-                    return self._already_done()
-                self._fill_caches()
-                while not self._finished():
-                    self._train_epoch()
-                    self._end_epoch()
-                return self._finish()
-        except Exception as error:
-            self._place(error)
-            raise
-        finally:
-            self._let_go()
+        with self.stop_request:
+            try:
+                self.saved.open(self.fresh)
+                with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress:
+                    if not self._resume():
+                        return self._already_done()
+                    self._fill_caches()
+                    while not self._finished():
+                        self._train_epoch()
+                        self._end_epoch()
+                    return self._finish()
+            except Exception as error:
+                self._place(error)
+                raise
+            finally:
+                self._let_go()
 
     def _fill_caches(self) -> None:
         if self._finished():

@@ -19,6 +19,7 @@ from tests.agents import REPOSITORY
         ["sampling.py", "--quick", "--against", "none"],
         ["sampling_kinds.py", "--quick"],
         ["training.py", "--quick"],
+        ["exits.py", "--runs", "5"],
         ["partition.py", "examples/own.yaml", "--parts", "2", "--methods", "ldg"],
         ["partition.py", "--quick"],
     ],
