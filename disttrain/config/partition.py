@@ -19,5 +19,9 @@ class Partition(Section):
     dir: str | None = None
     """Where; null: `partitions/` beside the data, in a folder named by its content."""
     seed: Seed = 0
+    distribute: Literal["auto", "shared", "send"] = "auto"
+    """How machines come by the partitions that one of them has made. `auto`: a machine that sees the directory (a
+    shared disk, or a copy) uses it, any other one is sent what it needs; `send`: the same, without a moment's wait for
+    a shared disk to show it; `shared`: a machine that does not see it is refused."""
     topology: Literal["partitioned", "replicated"] = "partitioned"
     """Edges that a machine reads: those to its own nodes; `replicated`: all, so that only features are exchanged."""

@@ -16,6 +16,7 @@ import numpy as np
 from ..config import EdgeType, ExperimentError
 from .book import PartitionBook
 from .files import read_manifest
+from .holds import Holds, refuse_part
 from .schema import Attribute, Edges, Nodes, Schema
 
 Topology = Literal["partitioned", "replicated"]
@@ -67,14 +68,24 @@ class Graph:
 
     @staticmethod
     def open(
-        directory: str | Path, machine: int = 0, num_machines: int = 1, topology: Topology = "partitioned"
+        directory: str | Path,
+        machine: int = 0,
+        num_machines: int = 1,
+        topology: Topology = "partitioned",
+        *,
+        part: bool = False,
     ) -> Graph:
         """Open a partition directory as `machine` of `num_machines`.
+
+        Args:
+            part: also one that holds only what this machine was sent, see `holds.Holds`.
 
         Raises:
             ExperimentError: if it is missing or torn, or has fewer partitions than there are machines.
         """
         manifest = read_manifest(Path(directory))
+        if not part and (holds := Holds.read(Path(directory))) is not None:
+            raise refuse_part(Path(directory), holds)
         if manifest["parts"] < num_machines:
             raise ExperimentError(
                 f"{directory} holds {manifest['parts']} partitions, fewer than this job's {num_machines} machines; "

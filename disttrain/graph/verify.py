@@ -17,6 +17,7 @@ from .blocks import blocks_of, id_blocks, row_blocks
 from .columns import Summary, summarise
 from .cut_figures import largest_share, shares
 from .files import MANIFEST, digest_file, parse_manifest, wrong_sizes
+from .holds import HOLDS, Holds, manifest_digest
 from .journal import LOCK, WORK
 from .order import add_counts, count_keys
 
@@ -27,6 +28,8 @@ _TOLERANCE = 1e-4
 def verify(directory: str | Path) -> list[str]:
     """Check that all files of the manifest are there and no others, their sizes and checksums; and if so, that the
     arrays fit together and are what the manifest says of them.
+
+    Of a directory that was sent here in part, what it holds is held against the checksums of what was received.
 
     Returns:
         What is wrong, a line each; empty if nothing is.
@@ -40,10 +43,14 @@ def verify(directory: str | Path) -> list[str]:
     manifest = parse_manifest(directory)
     wrong = wrong_sizes(directory, manifest)
     problems = list(wrong.values())
+    if (holds := Holds.read(directory)) is not None:
+        if holds.manifest != manifest_digest(directory):
+            problems.append(f"{HOLDS} is that of another manifest; remove the directory")
+        return [*problems, *holds.damaged(directory), *_unknown(directory, manifest)]
     for name, entry in manifest["files"].items():
         if name not in wrong and (problem := _wrong_content(directory / name, name, entry)):
             problems.append(problem)
-    problems += [f"{name} is not in the manifest; remove it" for name in _strangers(directory, manifest)]
+    problems += _unknown(directory, manifest)
     return problems or list(_broken_invariants(directory, manifest))
 
 
@@ -55,13 +62,17 @@ def _wrong_content(path: Path, name: str, entry: dict[str, Any]) -> str | None:
     return None if same else f"{name}: its checksum differs from the manifest's, the file was changed or damaged"
 
 
+def _unknown(directory: Path, manifest: dict[str, Any]) -> list[str]:
+    return [f"{name} is not in the manifest; remove it" for name in _strangers(directory, manifest)]
+
+
 def _strangers(directory: Path, manifest: dict[str, Any]) -> list[str]:
     """Files that are not the partition's; what a writer leaves that is killed just after landing is."""
     names = (path.relative_to(directory) for path in sorted(directory.rglob("*")) if not path.is_dir())
     return [
         name.as_posix()
         for name in names
-        if name.as_posix() not in (*manifest["files"], MANIFEST, LOCK) and name.parts[0] != WORK
+        if name.as_posix() not in (*manifest["files"], MANIFEST, HOLDS, LOCK) and name.parts[0] != WORK
     ]
 
 

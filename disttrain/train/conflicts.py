@@ -1,0 +1,100 @@
+"""Where an experiment fits neither the ranks that were started nor the graph: a line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+import torch
+from torch_geometric.data import HeteroData
+
+from ..config import EdgeType, Experiment, ExperimentError, HeteroConvModel, edge_type_name
+from ..config.check import nearest
+from ..config.yaml import path_text
+from ..sampling.kind import missing_attributes
+from ..world import World
+
+
+def refuse(refusals: list[str]) -> None:
+    """Raises:
+    ExperimentError: with all of them, if there are any.
+    """
+    if refusals:
+        raise ExperimentError("\n".join(refusals))
+
+
+def world_conflicts(experiment: Experiment, world: World) -> list[str]:
+    """Where the experiment does not fit the ranks and devices that were started."""
+    launch, parts = experiment.launch, experiment.partition.parts
+    found = []
+    if launch.nodes not in (None, world.num_machines):
+        found.append(
+            f"launch.nodes is {launch.nodes}, but {world.num_machines} machines were started; "
+            f"start as many (--nnodes {launch.nodes}), or set launch.nodes={world.num_machines}"
+        )
+    if launch.procs_per_node not in (None, world.local_size):
+        found.append(
+            f"launch.procs_per_node is {launch.procs_per_node}, but each machine runs {world.local_size} ranks; "
+            f"start as many (--nproc-per-node {launch.procs_per_node}), or set launch.procs_per_node={world.local_size}"
+        )
+    if isinstance(parts, int) and parts < world.num_machines:
+        found.append(
+            f"partition.parts is {parts}, fewer than the {world.num_machines} machines of this job; "
+            f"set partition.parts={world.num_machines} or more, or auto"
+        )
+    found += _backend_conflicts(experiment.sampling.backend)
+    found += _precision_conflicts(experiment.train.precision, world.device)
+    return found
+
+
+def _precision_conflicts(precision: str, device: torch.device) -> list[str]:
+    if device.type != "cuda":
+        return []
+    able = {
+        "fp32": True,
+        "fp16": torch.cuda.get_device_capability(device) >= (5, 3),
+        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+    }
+    if able[precision]:
+        return []
+    name = torch.cuda.get_device_name(device)
+    others = " or ".join(f"train.precision={other}" for other, can in able.items() if can)
+    return [f"train.precision is {precision}, which {name} cannot do; set {others}"]
+
+
+def graph_conflicts(experiment: Experiment, edge_types: Iterable[EdgeType]) -> list[str]:
+    """Relations that the experiment names and the graph does not have."""
+    found, known = [], [edge_type_name(edge_type) for edge_type in edge_types]
+    if isinstance(experiment.model, HeteroConvModel):
+        found += _unknown_relations(("model", "relations"), experiment.model.relations, known)
+    for key in ("fanout", "eval_fanout"):
+        fanout = getattr(experiment.sampling, key)
+        if isinstance(fanout, dict):
+            found += _unknown_relations(("sampling", key), (name for name in fanout if name != "default"), known)
+    return found
+
+
+def missing_in(graph: HeteroData, experiment: Experiment) -> list[str]:
+    """Attributes that the experiment names and the graph does not have."""
+    return missing_attributes(
+        experiment.sampling,
+        {node_type: set(graph[node_type].keys()) for node_type in graph.node_types},
+        {edge_type: set(graph[edge_type].keys()) for edge_type in graph.edge_types},
+        experiment.task.node_type,
+    )
+
+
+def _backend_conflicts(backend: str) -> list[str]:
+    if backend != "pyg-lib" or find_spec("pyg_lib") is not None:
+        return []
+    return ["sampling.backend is pyg-lib, which is not installed; install it for this version of torch, or set auto"]
+
+
+def _unknown_relations(where: tuple[str, ...], named: Iterable[str], known: list[str]) -> list[str]:
+    found = []
+    for name in named:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean `{close}`?" if close else f"it has {'; '.join(known)}"
+            found.append(f"{path_text((*where, name))}: the graph has no such relation; {hint}")
+    return found
