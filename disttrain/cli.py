@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import __version__
 from .config import Experiment, ExperimentError, Train
 from .config.check import nearest
+from .config.counted import counted
 from .config.file import plain, read_experiment
 from .config.ignored import ignored_settings
 from .config.schema import schema_text
@@ -206,7 +207,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     problems = verify(arguments.directory)
     if problems:
-        raise ExperimentError("\n".join([f"{arguments.directory}: {len(problems)} problems", *problems]))
+        raise ExperimentError("\n".join([f"{arguments.directory}: {counted(len(problems), 'problem')}", *problems]))
     print(f"{arguments.directory}: every file is as the manifest says")
     return 0
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from ..config import EdgeType, ExperimentError
+from ..config.counted import counted
 from .book import PartitionBook
 from .files import read_manifest
 from .holds import Holds, refuse_part
@@ -88,7 +89,8 @@ class Graph:
             raise refuse_part(Path(directory), holds)
         if manifest["parts"] < num_machines:
             raise ExperimentError(
-                f"{directory} holds {manifest['parts']} partitions, fewer than this job's {num_machines} machines; "
+                f"{directory} holds {counted(manifest['parts'], 'partition')}, fewer than this job's "
+                f"{counted(num_machines, 'machine')}; "
                 f"partition again with partition.parts={num_machines} or more"
             )
         return Graph(Path(directory), manifest, machine, num_machines, {}, topology)

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from ..config import ExperimentError
+from ..config.counted import counted
 from ..world import World
 from .files import MANIFEST
 from .graph import Graph
@@ -108,7 +109,7 @@ def send(
         PeerError: a machine was lost.
     """
     total = sum(num_bytes(ranges) for ranges in lacking.values())
-    progress(f"sending {total / 1e6:,.1f} MB of partitions to {_machines(len(lacking))}")
+    progress(f"sending {total / 1e6:,.1f} MB of partitions to {counted(len(lacking), 'machine')}")
     started, sent = time.monotonic(), 0
     said = started
     peers = {machine: _Peer(world, group, machine * world.local_size) for machine in lacking}
@@ -158,10 +159,6 @@ class _Reader:
                 "verify`, and partition again if it is damaged"
             ) from error
         return data
-
-
-def _machines(count: int) -> str:
-    return f"{count} machine{'' if count == 1 else 's'}"
 
 
 def _blocks(names: list[str], ranges: Ranges) -> Iterator[_Block]:

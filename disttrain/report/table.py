@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..config.counted import counted
+
 
 def show_summary(summary: dict[str, Any], console: Console) -> None:
     """Print metrics, throughput and where the time went."""
@@ -34,8 +36,7 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     for phase, seconds in summary["step_seconds"].items():
         time.add_row(f"per step: {phase}", f"{seconds * 1000:.2f} ms")
     console.print(time)
-    ranks = f"{summary['world_size']} rank{'s' if summary['world_size'] > 1 else ''}"
-    machines = f"{summary['nodes']} machine{'s' if summary['nodes'] > 1 else ''}"
+    ranks, machines = counted(summary["world_size"], "rank"), counted(summary["nodes"], "machine")
     rate = summary.get("cache_hit_rate")
     peak = max(summary["peak_rss_bytes"]) / 2**30
     console.print(

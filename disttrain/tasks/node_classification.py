@@ -25,6 +25,7 @@ from torchmetrics.utilities.data import dim_zero_cat
 
 from .. import config
 from ..config import ExperimentError
+from ..config.counted import counted
 from ..data.nearest import nearest
 from ..data.split import has_label
 from ..graph.graph import Graph
@@ -74,7 +75,7 @@ class NodeClassification:
             )
         if not multilabel and columns != 1:
             raise ExperimentError(
-                f"{where} has {columns} columns, but task.multilabel is false; "
+                f"{where} has {counted(columns, 'column')}, but task.multilabel is false; "
                 "set it to true, or choose a label with one column"
             )
         names = schema.info.get("classes", {}).get(node_type, [])
@@ -313,7 +314,8 @@ def _class_weights(
     if isinstance(given, tuple):
         if len(given) != num_classes:
             raise ExperimentError(
-                f"task.class_weights: expected {num_classes} weights, one for each class or label, got {len(given)}"
+                f"task.class_weights: expected {counted(num_classes, 'weight')}, one for each class or label, got "
+                f"{len(given)}"
             )
         weights = list(given)
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..config.counted import counted
 from .nonfinite import first_bad_tensor, first_over_ranks
 from .phases import PhaseClock
 from .replicas import running_statistics
@@ -79,7 +80,7 @@ class BadSteps:
         fp16 = trainer.precision.scaler.is_enabled()
         if settings.on_nan == "stop" or fp16 or position.skipped >= settings.max_skipped:
             if position.skipped and not fp16:
-                text += f". Before it, {position.skipped} steps were left out (train.max_skipped)"
+                text += f". Before it, {counted(position.skipped, 'step')} came to nothing (train.max_skipped)"
             hint = "bf16, or train.fp32_layers" if fp16 else "a smaller lr, or train.grad_clip"
             raise FloatingPointError(f"{text}. Try {hint}, and look for values that are not finite in the data")
         trainer.gradient.reset()

@@ -10,6 +10,7 @@ from torch_geometric.data import HeteroData
 
 from ..config import EdgeType, Experiment, ExperimentError, HeteroConvModel, edge_type_name
 from ..config.check import nearest
+from ..config.counted import counted
 from ..config.yaml import path_text
 from ..sampling.kind import missing_attributes
 from ..world import World
@@ -29,22 +30,27 @@ def world_conflicts(experiment: Experiment, world: World) -> list[str]:
     found = []
     if launch.nodes not in (None, world.num_machines):
         found.append(
-            f"launch.nodes is {launch.nodes}, but {world.num_machines} machines were started; "
+            f"launch.nodes is {launch.nodes}, but {_started(world.num_machines)}; "
             f"start as many (--nnodes {launch.nodes}), or set launch.nodes={world.num_machines}"
         )
     if launch.procs_per_node not in (None, world.local_size):
         found.append(
-            f"launch.procs_per_node is {launch.procs_per_node}, but each machine runs {world.local_size} ranks; "
-            f"start as many (--nproc-per-node {launch.procs_per_node}), or set launch.procs_per_node={world.local_size}"
+            f"launch.procs_per_node is {launch.procs_per_node}, but each machine runs "
+            f"{counted(world.local_size, 'rank')}; start as many (--nproc-per-node {launch.procs_per_node}), or set "
+            f"launch.procs_per_node={world.local_size}"
         )
     if isinstance(parts, int) and parts < world.num_machines:
         found.append(
-            f"partition.parts is {parts}, fewer than the {world.num_machines} machines of this job; "
+            f"partition.parts is {parts}, fewer than the {counted(world.num_machines, 'machine')} of this job; "
             f"set partition.parts={world.num_machines} or more, or auto"
         )
     found += _backend_conflicts(experiment.sampling.backend)
     found += _precision_conflicts(experiment.train.precision, world.device)
     return found
+
+
+def _started(num_machines: int) -> str:
+    return f"{counted(num_machines, 'machine')} {'was' if num_machines == 1 else 'were'} started"
 
 
 def _precision_conflicts(precision: str, device: torch.device) -> list[str]:

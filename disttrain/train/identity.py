@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..config import Experiment, ExperimentError
+from ..config.counted import counted
 from ..config.file import differences, plain
 from ..world import World
 
@@ -23,6 +24,10 @@ _FREE = (
 
 _LENGTH = ("train.epochs", "train.max_steps")
 """Of them, those by which a learning rate that falls to the end of the run is what it is."""
+
+
+_MOST_TENSORS = 5
+"""As many differences of the model's tensors are listed."""
 
 
 def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any], model: nn.Module) -> dict[str, Any]:
@@ -65,7 +70,15 @@ def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: 
     Raises:
         ExperimentError: lists every difference.
     """
-    lines = [line.removeprefix("experiment.") for line in differences(theirs, ours, ("in the checkpoint", "now"))]
+    called = ("in the checkpoint", "now")
+    settings = differences({**theirs, "model": {}}, {**ours, "model": {}}, called)
+    lines = [line.removeprefix("experiment.") for line in settings]
+    tensors = differences({"model": theirs["model"]}, {"model": ours["model"]}, called)
+    # A setting of the model changes many tensors at once, and says it better.
+    shown = [] if any(line.startswith("model.") for line in lines) else tensors[:_MOST_TENSORS]
+    lines += shown
+    if more := len(tensors) - len(shown):
+        lines.append(f"and {'more: ' if shown else 'with that '}{counted(more, 'tensor')} of the model")
     if lines:
         listed = "\n  ".join(lines)
         raise ExperimentError(

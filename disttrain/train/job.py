@@ -11,6 +11,7 @@ from torch import nn
 
 from .. import data
 from ..config import Experiment, ExperimentError, PygData, edge_type_name
+from ..config.counted import counted
 from ..graph.files import MANIFEST
 from ..graph.graph import Graph
 from ..models import build_model
@@ -58,7 +59,7 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
         model = build_model(
             experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
         )
-        _refuse(halves_conflicts(experiment, graph.schema, task, model))
+        refuse(halves_conflicts(experiment, graph.schema, task, model))
         return model
 
     return task, world.together(made, "building the model")
@@ -83,7 +84,7 @@ def describe_partition(graph: Graph) -> list[str]:
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     cut, balance = manifest["edge_cut"], manifest["balance"]
     lines = [
-        f"{graph.directory}: {graph.parts} partitions by {manifest['method']}, {size / 2**20:,.1f} MiB",
+        f"{graph.directory}: {counted(graph.parts, 'partition')} by {manifest['method']}, {size / 2**20:,.1f} MiB",
         f"edges between partitions: {cut['total']:.1%}",
     ]
     lines += [

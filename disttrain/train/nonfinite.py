@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
+from ..config.counted import counted
 from ..world import World
 from .precision import Precision
 from .randomness import seed_step
@@ -102,7 +103,9 @@ def _bad_inputs(batch: HeteroData) -> str:
                 rows = (~value.isfinite()).reshape(len(value), -1).any(dim=1).nonzero().flatten()
                 ids = store.get("n_id")
                 first = f", the first in node {int(ids[rows[0]])} of the partition's order" if ids is not None else ""
-                return f"{attribute} of {owner} with {_count(value)} in {len(rows)} of {len(value)} rows{first}"
+                return (
+                    f"{attribute} of {owner} with {_count(value)} in {len(rows)} of {counted(len(value), 'row')}{first}"
+                )
     return ""
 
 
@@ -125,7 +128,7 @@ def _count(tensor: Tensor) -> str:
     tensor = tensor.detach()
     nan, infinite = int(tensor.isnan().sum()), int(tensor.isinf().sum())
     parts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
-    return f"{' and '.join(parts)} of {tensor.numel()} values"
+    return f"{' and '.join(parts)} of {counted(tensor.numel(), 'value')}"
 
 
 def first_over_ranks(found: str | None, step: str, world: World) -> str:

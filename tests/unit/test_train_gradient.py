@@ -199,5 +199,5 @@ def test_too_many_skipped_steps_end_the_run(world: World, tmp_path: Path):
         def forward(self, batch: Any) -> Tensor:
             return super().forward(batch) * (float("nan") if self.training and batch.step in (1, 3) else 1.0)
 
-    with pytest.raises(FloatingPointError, match=r"in step 8 \(epoch 2\).*Before it, 3 steps were left out"):
+    with pytest.raises(FloatingPointError, match=r"in step 8 \(epoch 2\).*Before it, 3 steps came to nothing"):
         train(world, tmp_path, model=Hopeless(), on_nan="skip", max_skipped=3)
