@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from importlib.metadata import version
 from typing import Any
@@ -53,8 +53,7 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
             stack.enter_context(closing(take(request.output)))
 
         world.lead(take_it, "taking the output")
-        world.lead(lambda: prepare(request.output, request.overwrite), "preparing the output", per_machine=True)
-        world.barrier("preparing the output")
+        _on_each_machine(world, lambda: prepare(request.output, request.overwrite), "preparing the output")
         chosen = choose_checkpoint(world, request.run_directory, request.checkpoint)
         experiment = fit_to_world(experiment, chosen, world)
         graph = prepare_graph(experiment, world)
@@ -102,6 +101,11 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         }  # fmt: skip
         world.lead(lambda: write_summary(request.output, summary), "writing the summary")
     return summary
+
+
+def _on_each_machine(world: World, work: Callable[[], None], what: str) -> None:
+    """The first rank of each machine does it; it succeeds on all of them or fails on all."""
+    world.together(lambda: work() if world.leads_machine else None, what)
 
 
 def _rows(request: Request, keys: NodeKeys, graph: Graph, task: Any, world: World) -> np.ndarray | None:
@@ -166,8 +170,7 @@ def _write(
         found = tally.over_all_ranks(world)
         assert found.rows == num_rows, f"{found.rows} rows were written, expected {num_rows}"
         assert found.checksum == checksum, "some nodes were written twice, and some not at all"
-        world.lead(lambda: clear(request.output), "clearing the output", per_machine=True)
-        world.barrier("clearing the output")
+        _on_each_machine(world, lambda: clear(request.output), "clearing the output")
         entry = world.together(part.land, "putting the predictions in place")
     except BaseException:
         part.discard()
