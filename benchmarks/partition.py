@@ -2,13 +2,15 @@
 
     python benchmarks/partition.py configs/mag_like.yaml                 cuts of the graph of an experiment
     python benchmarks/partition.py my.yaml --parts 4 16 data.root=/elsewhere
+    python benchmarks/partition.py my.yaml --cut-only                    in one process, nothing written, no memory
     python benchmarks/partition.py --edges 5_000_000 20_000_000 100_000_000 --parts 8
                                memory-mapped graphs of growing size, made in --folder, and the growth law
     python benchmarks/partition.py --quick                               shows that it runs, measures nothing
 
-Every row is measured in a process of its own: cutting and writing, from a graph that is loaded already. Balance is the
-largest part over its fair share: 1 is perfect. `anonymous` is the peak of RssAnon, looked at every 20 ms, with Python
-and torch in it: memory that cannot be had back, unlike pages of mapped files. `peak` is VmHWM, which counts those too.
+Unless --cut-only is given, every row is measured in a process of its own: cutting and writing, from a graph that is
+loaded already. Balance is the largest part over its fair share: 1 is perfect. `anonymous` is the peak of RssAnon, read
+every 20 ms, with Python and torch in it: memory that cannot be had back, unlike pages of mapped files. `peak` is
+VmHWM, which counts those too.
 --limit-gb sets RLIMIT_DATA in these processes: an allocation beyond it fails.
 
 `pymetis` is what PyG's ClusterData does, by the same library: METIS on all types as one graph, without weights and with
@@ -39,7 +41,10 @@ from disttrain.config.file import read_experiment
 from disttrain.data import load
 from disttrain.graph.arrays import GraphArrays, graph_arrays
 from disttrain.graph.cut_figures import balance, edge_cut
+from disttrain.graph.metis import metis_parts
 from disttrain.graph.partitioner import partition
+from disttrain.graph.random_cut import random_parts
+from disttrain.graph.streaming_cut import streamed_parts
 
 METHODS = ("metis", "ldg", "fennel", "random", "pymetis")
 COLUMNS = (
@@ -59,6 +64,9 @@ def main() -> int:
         "--folder", help="for graphs and partitions, which are removed; default: that of temporary files"
     )
     parser.add_argument("--limit-gb", type=float, help="of memory that is not mapped from files, in each process")
+    parser.add_argument(
+        "--cut-only", action="store_true", help="compare the cuts of an experiment's graph, in one process"
+    )
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_intermixed_args()
     if options.quick:
@@ -66,6 +74,11 @@ def main() -> int:
     apart = _call if options.quick else _apart
     if bool(options.experiment) == bool(options.edges):
         parser.error("name an experiment, or --edges")
+    if options.cut_only:
+        if not options.experiment:
+            parser.error("--cut-only: name an experiment")
+        compare_cuts(options.experiment, options.overrides, options.methods, options.parts)
+        return 0
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         if options.experiment:
@@ -154,21 +167,51 @@ def measure(
         wall, cpu = time.monotonic() - wall, time.process_time() - cpu
         anonymous = peak.stop()
         shutil.rmtree(target, ignore_errors=True)
-    seeds = how_even["train_seeds"]
     highest = _status("VmHWM")
     return {
         "graph": name,
         "method": method,
         "parts": str(parts),
-        "edges cut": f"{cut['total']:.1%}",
-        "by relation": _span(list(cut["per_relation"].values()), "{:.1%}"),
-        "balance by type": _span(list(how_even["per_type"].values()), "{:.3f}"),
-        "seeds": f"{max(seeds) * parts / max(sum(seeds), 1):.3f}",
+        **_quality(cut, how_even),
         "wall s": f"{wall:.1f}",
         "CPU s": f"{cpu:.1f}",
         "anonymous MB": f"{anonymous / 1e6:,.0f}",
         "peak MB": f"{highest / 1e6:,.0f}",
     }, {"CPU time": cpu, "wall time": wall, "anonymous memory": anonymous}
+
+
+def compare_cuts(experiment_file: str, overrides: list[str], methods: list[str], parts: list[int]) -> None:
+    """A table of the cuts of one graph."""
+    experiment = read_experiment(experiment_file, overrides)
+    graph, seed = graph_arrays(load(experiment.data, experiment.task).data), experiment.partition.seed
+    find: dict[str, Callable[[GraphArrays, int], dict[str, np.ndarray]]] = {
+        "metis": lambda graph, number: metis_parts(graph, number, seed),
+        "ldg": lambda graph, number: streamed_parts(graph, number, seed, "ldg"),
+        "fennel": lambda graph, number: streamed_parts(graph, number, seed, "fennel"),
+        "random": lambda graph, number: random_parts(graph, number, seed),
+        "pymetis": as_pyg_does,
+    }
+    columns = [*COLUMNS[:7], "CPU s"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for method in methods:
+        for number in parts:
+            started = time.process_time()
+            part_of = find[method](graph, number)
+            cpu = time.process_time() - started
+            quality = _quality(edge_cut(graph, part_of), balance(graph, part_of, number))
+            print(
+                f"| {experiment.name} | {method} | {number} | {' | '.join(quality.values())} | {cpu:.1f} |", flush=True
+            )
+
+
+def _quality(cut: dict[str, Any], how_even: dict[str, Any]) -> dict[str, str]:
+    seeds = how_even["train_seeds"]
+    return {
+        "edges cut": f"{cut['total']:.1%}",
+        "by relation": _span(list(cut["per_relation"].values()), "{:.1%}"),
+        "balance by type": _span(list(how_even["per_type"].values()), "{:.3f}"),
+        "seeds": f"{max(seeds) * len(seeds) / max(sum(seeds), 1):.3f}",
+    }
 
 
 def as_pyg_does(graph: GraphArrays, parts: int) -> dict[str, np.ndarray]:

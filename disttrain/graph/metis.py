@@ -55,7 +55,7 @@ def metis_parts(graph: GraphArrays, parts: int, seed: int) -> dict[str, np.ndarr
         raise ExperimentError(
             f"partition.method: METIS needs about {needed / 1e9:,.1f} GB of memory for this graph of "
             f"{graph.num_nodes:,} nodes and {graph.num_edges:,} edges, {available / 1e9:,.1f} GB are available; use "
-            "partition.method=ldg (or fennel), which need memory for the nodes only and cut about as well"
+            "partition.method=ldg (or fennel), which need memory for the nodes only"
         )
     starts, neighbours, weights = adjacency(graph)
     if graph.num_nodes < 4 * parts or len(neighbours) == 0:

@@ -20,7 +20,7 @@ from tests.agents import REPOSITORY
         ["sampling_kinds.py", "--quick"],
         ["training.py", "--quick"],
         ["exits.py", "--runs", "5"],
-        ["partition.py", "examples/own.yaml", "--parts", "2", "--methods", "ldg"],
+        ["partition.py", "examples/own.yaml", "--parts", "2", "--cut-only"],
         ["partition.py", "--quick"],
     ],
 )
