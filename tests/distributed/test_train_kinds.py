@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.ranks import run_ranks
 from tests.training import events
 
 KINDS: dict[str, dict[str, Any]] = {
-    "latest": {"fanout": [4, 3], "time_attr": "at", "temporal_strategy": "last"},
+    "latest": {"fanout": [4, 3], "time_attr": "at", "temporal_strategy": "last", "cache_bytes": 4000},
     "weighted trees": {"fanout": [{"ratio": 0.5, "max": 5}, 3], "disjoint": True, "weight_attr": "w"},
 }
 
@@ -89,11 +90,16 @@ def _refused(world: World, directory: str, sampling: dict[str, Any]) -> str:
         ({"weight_attr": "at"}, "`at` of `paper,cites,paper` is negative in some edges, down to -20"),
         ({"time_attr": "x"}, "`x` of `paper` has rows of shape [3]; times are"),
         ({"time_attr": "train_mask"}, "is true or false"),
+        pytest.param(
+            {"backend": "pyg-lib"},
+            "sampling.backend is pyg-lib, which is not installed",
+            marks=pytest.mark.skipif(find_spec("pyg_lib") is not None, reason="pyg-lib is installed"),
+        ),
     ],
 )
 def test_what_the_graph_lacks_is_refused_before_anything_is_trained(tmp_path: Path, sampling, message) -> None:
     with World.start(device="cpu", timeout=30) as world:
         assert message in _refused(world, str(tmp_path), sampling)
     assert not (tmp_path / "runs").exists()
-    if "ww" in str(sampling):
+    if "ww" in str(sampling) or "backend" in sampling:
         assert not (tmp_path / "parts").exists(), "nor is anything partitioned"
