@@ -144,8 +144,10 @@ class GraphEdges(GraphStore):
         csc = self.graph.csc(edge_attr.edge_type)
         low, high = self.graph.topology_books[edge_attr.edge_type[2]].range_of(self.graph.machine)
         first, last = int(csc.colptr[low]), int(csc.colptr[high])
-        pointers = np.clip(csc.colptr, first, last) - first
-        return torch.from_numpy(csc.row[first:last].astype(np.int64)), torch.from_numpy(pointers.astype(np.int64))
+        pointers = np.zeros(len(csc.colptr), np.int64)
+        pointers[low : high + 1] = csc.colptr[low : high + 1] - first
+        pointers[high + 1 :] = last - first
+        return torch.from_numpy(csc.row[first:last].astype(np.int64)), torch.from_numpy(pointers)
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> NoReturn:
         raise NotImplementedError("a partitioned graph is read only")

@@ -172,3 +172,16 @@ def _page_on_a_machine(world: World, directory: str) -> int:
 def test_the_code_of_the_page_runs_on_two_machines(tmp_path):
     write_parts(zoo(), tmp_path / "partitions", 2)
     assert run_ranks(_page_on_a_machine, 2, str(tmp_path)) == [1, 1]
+
+
+def test_the_edges_of_a_machine_lead_to_its_own_nodes(parts):
+    raw, seen = dated_zoo(), []
+    for machine in range(3):
+        graph = open_parts(parts[3], machine, 3)
+        row, colptr = cast(Any, GraphEdges(graph)).get_edge_index(("paper", "cites", "paper"), "csc")
+        col = torch.repeat_interleave(torch.arange(len(colptr) - 1), colptr.diff())
+        low, high = graph.node_books["paper"].range_of(machine)
+        assert len(colptr) == 212 and ((low <= col) & (col < high)).all() and len(col) == len(row)
+        original = torch.from_numpy(graph.original_ids("paper").copy())
+        seen += zip(original[row].tolist(), original[col].tolist(), strict=True)
+    assert sorted(seen) == sorted(map(tuple, raw["paper", "cites", "paper"].edge_index.t().tolist()))
