@@ -183,7 +183,7 @@ def test_the_numbers_do_not_depend_on_ranks_or_partitions(
 
 
 def test_splits_and_nodes_without_a_label(shop: Path, one: Answer) -> None:
-    summary, rows = ask(shop, "some", split="test,unlabelled", size=2, embeddings=False, logits=False)
+    summary, rows = ask(shop, "some", split="test,unlabelled", embeddings=False, logits=False)
     straight = one[1]
     asked = [row["user name"] for row in straight if row["split"] == "test" or row["label"] is None]
     assert [row["user name"] for row in rows] == asked
@@ -196,7 +196,7 @@ def test_splits_and_nodes_without_a_label(shop: Path, one: Answer) -> None:
 def test_a_list_of_keys(shop: Path) -> None:
     wanted = [name_of(user) for user in (3, 88, 1, 5, 41)]
     (shop / "ids.txt").write_text("\n".join(wanted) + "\n\n", encoding="utf-8")
-    _, rows = ask(shop, "ids-text", ids=str(shop / "ids.txt"), size=3)
+    _, rows = ask(shop, "ids-text", ids=str(shop / "ids.txt"), size=2)
     assert [row["user name"] for row in rows] == sorted(wanted)
     write_csv(shop / "ids.csv", **{"x": [1] * 5, "user name": wanted})
     _, again = ask(shop, "ids-csv", ids=str(shop / "ids.csv"))
@@ -231,8 +231,9 @@ def test_what_is_refused_leaves_nothing(shop: Path, one: Answer) -> None:
 
 
 def test_overwriting_and_what_a_killed_process_left(shop: Path) -> None:
-    ask(shop, "again", split="test", size=2)
+    ask(shop, "again", split="test")
     (shop / "again" / ".part-00000-of-00001.parquet.host.1").write_text("torn")
+    (shop / "again" / "part-00001-of-00002.parquet").write_text("of more ranks")
     summary, rows = ask(shop, "again", split="val", overwrite=True)
     assert [file["name"] for file in summary["files"]] == ["part-00000-of-00001.parquet"]
     assert {row["split"] for row in rows} == {"val"}
@@ -250,6 +251,8 @@ def test_a_stopped_run_predicts_from_its_newest_whole_checkpoint(shop: Path) -> 
     assert summary["checkpoint"]["name"] == names[1]
     for name in names[1:]:
         shutil.rmtree(stopped / "checkpoints" / name)
+    assert "none of the checkpoints in" in refusal(request(shop, "no-checkpoint", "stopped"))
+    shutil.rmtree(stopped / "checkpoints" / names[0])
     assert "holds no checkpoint that can be read" in refusal(request(shop, "no-checkpoint", "stopped"))
 
 

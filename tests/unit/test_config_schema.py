@@ -175,7 +175,7 @@ def changed(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
     return whole, value
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(change=changed())
 def test_what_the_reader_accepts_is_valid(change: tuple[dict[str, Any], Any], validator: Any) -> None:
     whole, value = change
