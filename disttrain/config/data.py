@@ -79,6 +79,18 @@ class PygData(Data):
     """The class's own arguments."""
 
 
+class OgbData(Data):
+    """A node-property set of the Open Graph Benchmark; needs `pip install ogb`. Downloaded by one process per machine.
+
+    Its official split is what `split: {by: masks}` takes; years become the attribute `time`."""
+
+    source: Literal["ogb"]
+    dataset: str
+    """`ogbn-arxiv`, `ogbn-products`, `ogbn-mag`, `ogbn-proteins` or `ogbn-papers100M`."""
+    root: str
+    """The folder that OGB calls root: the set lies in a folder of its name below."""
+
+
 class FileData(Data):
     """A `HeteroData` or `Data` saved with `torch.save`."""
 
@@ -247,6 +259,6 @@ class TablesData(Data):
 
 
 DataSource = Annotated[
-    PygData | FileData | PythonData | GeneratedData | TablesData,
+    PygData | OgbData | FileData | PythonData | GeneratedData | TablesData,
     Field(discriminator="source"),
 ]

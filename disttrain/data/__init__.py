@@ -12,6 +12,7 @@ from ..config import (
     FileData,
     GeneratedData,
     NodeRegression,
+    OgbData,
     PygData,
     PythonData,
     TablesData,
@@ -19,8 +20,9 @@ from ..config import (
 )
 from .left_out import left_out_lines
 from .loaded import LoadedGraph, conform, target_node_type
+from .scratch import Scratch
 
-__all__ = ["LoadedGraph", "Source", "fingerprint", "left_out_lines", "load", "target_node_type"]
+__all__ = ["LoadedGraph", "Source", "fingerprint", "is_there", "left_out_lines", "load", "target_node_type"]
 
 
 class Source:
@@ -52,6 +54,10 @@ class Source:
             add_files(digest, table_files(data))
         elif isinstance(data, FileData):
             add_files(digest, [data.path])
+        elif isinstance(data, OgbData):
+            from .ogb import raw_files
+
+            add_files(digest, raw_files(data))
         elif isinstance(data, PygData):
             from .pyg import raw_files
 
@@ -80,6 +86,15 @@ class Source:
 def fingerprint(data: DataSource, task: Task) -> str:
     """See `Source.fingerprint`."""
     return Source(data, task).fingerprint
+
+
+def is_there(data: PygData | OgbData) -> bool:
+    """Whether a data set lies in its root; nothing is downloaded or written to find out."""
+    if isinstance(data, OgbData):
+        from .ogb import is_there
+    else:
+        from .pyg import is_there
+    return is_there(data)  # type: ignore[arg-type]
 
 
 def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> LoadedGraph:
@@ -117,6 +132,11 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
         from .pyg import read_pyg
 
         graph, origin = read_pyg(data), f"data.dataset {data.dataset}"
+    elif isinstance(data, OgbData):
+        from .ogb import read_ogb
+
+        with Scratch(scratch) as files:
+            graph, origin = read_ogb(data, files), f"data.dataset {data.dataset}"
     elif isinstance(data, FileData):
         from .file import read_file
 

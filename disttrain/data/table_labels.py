@@ -20,7 +20,7 @@ class Labels:
     """`y` of every row, and what its classes or columns are called."""
 
     y: np.ndarray
-    """int64 [N] classes, float32 or float64 [N] numbers, or int8 [N, L] of zeros and ones; -1 or NaN: none."""
+    """int64 [N] classes, float [N] or [N, L] numbers, or int8 [N, L] of zeros and ones; -1 or NaN: none."""
     known: np.ndarray
     """bool [N]: which rows have one."""
     names: list[str]
@@ -54,13 +54,17 @@ def read_labels(table: Table, columns: Sequence[str], regression: bool) -> Label
 
 
 def _numbers(table: Table, columns: Sequence[str], place: str) -> Labels:
-    if len(columns) > 1 or kind_of(table.columns[columns[0]]) not in ("number", "boolean"):
-        what = f"it names {len(columns)} columns" if len(columns) > 1 else f"it holds {table.columns[columns[0]]}"
-        raise ExperimentError(f'{place}: "{", ".join(columns)}": node_regression learns one column of numbers; {what}')
+    kinds = [table.columns[column] for column in columns]
+    for column, kind in zip(columns, kinds):
+        if kind_of(kind) not in ("number", "boolean"):
+            raise ExperimentError(f'{place}: node_regression learns numbers; "{column}" holds {kind}')
     # what a 4-byte column holds is exact in 4 bytes; all else keeps its digits
-    dtype = np.float32 if table.columns[columns[0]] == "FLOAT" else np.float64
-    y = table.whole(f"CAST({quoted(columns[0])} AS DOUBLE)").astype(dtype)
-    return Labels(y, ~np.isnan(y), [])
+    dtype = np.float32 if set(kinds) == {"FLOAT"} else np.float64
+    expressions = [f"CAST({quoted(column)} AS DOUBLE)" for column in columns]
+    blocks = [np.stack(block, axis=1).astype(dtype) for _, block in table.floats(expressions)]
+    y = np.concatenate(blocks) if blocks else np.empty((0, len(columns)), dtype=dtype)
+    known = np.asarray(~np.isnan(y).any(axis=1))
+    return Labels(y if len(columns) > 1 else y[:, 0].copy(), known, [])
 
 
 def _zeros_and_ones(table: Table, columns: Sequence[str], place: str) -> Labels:

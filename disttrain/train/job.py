@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .. import data
-from ..config import Experiment, ExperimentError, PygData, edge_type_name
+from ..config import Experiment, ExperimentError, OgbData, PygData, edge_type_name
 from ..config.counted import counted
 from ..graph.files import MANIFEST
 from ..graph.graph import Graph
@@ -118,13 +118,10 @@ def plan(experiment: Experiment, world: World) -> list[str]:
         f"ranks: {world.size}, machines: {world.num_machines}, device: {world.device.type}",
         f"run directory: {experiment.directory}" + (" (used before)" if Path(experiment.directory).exists() else ""),
     ]
-    if isinstance(experiment.data, PygData):
-        from ..data.pyg import is_there
-
-        if not is_there(experiment.data):
-            lines.append(f"data: {experiment.data.dataset} will be downloaded or made, in {experiment.data.root}")
-            refuse(refusals)
-            return lines
+    if isinstance(experiment.data, (PygData, OgbData)) and not data.is_there(experiment.data):
+        lines.append(f"data: {experiment.data.dataset} will be downloaded or made, in {experiment.data.root}")
+        refuse(refusals)
+        return lines
     data_fingerprint = data.fingerprint(experiment.data, experiment.task)
     directory = partition_directory(experiment, data_fingerprint, world.num_machines)
     if (directory / MANIFEST).exists():

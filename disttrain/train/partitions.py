@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import data
-from ..config import EdgeType, Experiment, ExperimentError, FileData, PygData, PythonData, TablesData
+from ..config import EdgeType, Experiment, ExperimentError, FileData, OgbData, PygData, PythonData, TablesData
 from ..config.file import differences, plain
 from ..data.digest import NOT_DECIDING
 from ..graph import fingerprint
@@ -214,7 +214,7 @@ def partition_directory(experiment: Experiment, data_fingerprint: str, num_machi
     if settings.dir is not None:
         return Path(settings.dir)
     beside, name = Path(), source.source
-    if isinstance(source, PygData):
+    if isinstance(source, (PygData, OgbData)):
         beside, name = Path(source.root), source.dataset
     elif isinstance(source, FileData):
         beside, name = Path(source.path).parent, Path(source.path).stem
