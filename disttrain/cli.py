@@ -167,11 +167,14 @@ def _predict(arguments: argparse.Namespace) -> int:
     return 0
 
 
+class _NotHereError(ExperimentError):
+    """Another machine may have it."""
+
+
 def _read_run(path: str, overrides: list[str]) -> Experiment:
     if not Path(path).exists():
-        raise ExperimentError(
-            f"{Path(path).parent} holds no {Path(path).name}: expected the directory of a run, which has this file on "
-            "each machine"
+        raise _NotHereError(
+            f"{Path(path).parent} holds no {Path(path).name} on any machine: expected the directory of a run"
         )
     return read_experiment(path, overrides)
 
@@ -255,15 +258,19 @@ def _joined(
 
     from .world import World
 
-    def given() -> Experiment:
-        if experiment is None:
+    def given(elsewhere: Experiment | None) -> Experiment:
+        found = elsewhere if isinstance(refusal, _NotHereError) else experiment
+        if found is None:
             raise ExperimentError(str(refusal))
-        return experiment
+        return found
 
     settings = experiment.train if experiment is not None else Train()
     with World.start(settings.device, settings.timeout, settings.threads) as world:
         try:
-            agreed = world.together(given, "reading the experiment")
+            # Without a shared disk, a run's directory is on the machine of its first rank.
+            read_by_others = world.gather(experiment, "reading the experiment")
+            elsewhere = next((there for there in read_by_others if there is not None), None)
+            agreed = world.together(lambda: given(elsewhere), "reading the experiment")
             refuse_differences(agreed, world)
             if world.is_lead:
                 for line in ignored_settings(agreed):

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from disttrain.graph.files import parse_manifest, write_manifest
@@ -110,6 +112,13 @@ def test_machines_without_a_shared_disk(tmp_path: Path, place: Path, straight: l
         assert ended.code == 0, ended.err
     assert losses(tmp_path / "a", "tiny") == pytest.approx(straight, rel=1e-4, abs=1e-5)
     assert not (tmp_path / "b" / "runs").exists()
+
+    # The run is on the first machine, predictions are written where the nodes are.
+    for ended in run_machines(["predict", "runs/tiny"], directories, machines=2):
+        assert ended.code == 0, ended.err
+    parts = [pq.read_table(file) for file in sorted(tmp_path.glob("*/runs/tiny/predictions/*.parquet"))]
+    assert sorted(pa.concat_tables(parts)["id"].to_pylist()) == list(range(200))
+    assert len(parts) == 2
 
     # Now they have different partitions: the checksum of one file stands for another graph.
     (manifest,) = (tmp_path / "b" / "partitions").glob("*/manifest.json")

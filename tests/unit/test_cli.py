@@ -88,7 +88,7 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(place: Path, capfd: pytest
 
 
 def test_a_dry_run_refuses_what_a_run_would(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "launch.nodes is 2, but 1 machines" in refused(capfd, "tiny.yaml", "--dry-run", "launch.nodes=2")
+    assert "launch.nodes is 2, but 1 machine was started" in refused(capfd, "tiny.yaml", "--dry-run", "launch.nodes=2")
 
 
 def test_everything_that_does_not_fit_the_graph_is_said_together(
