@@ -48,7 +48,8 @@ def start(place: str) -> None:
     page = os.memfd_create("where")
     os.truncate(page, mmap.PAGESIZE)
     # In the rank's session: what torchrun sends to the rank to end it, the guard hears too.
-    command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(os.getppid()), place, str(page)]
+    agent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0  # a shell that starts ranks may end before them
+    command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(agent), place, str(page)]
     subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL, pass_fds=[page])
     os.close(reading)
     os.set_blocking(writing, False)
@@ -168,7 +169,7 @@ class _Guard:
                     stopped = " (it was stopped, as by SIGSTOP)" if _state(self.rank)[0] in "Tt" else ""
                     self._kill(f"showed no sign of life for {self.limit:g} s{stopped} in {self.where}")
                     return
-            if _state(self.rank)[1] not in (self.agent, 0):
+            if self.agent and _state(self.rank)[1] not in (self.agent, 0):
                 self._left_alone()
         self._bury()
 

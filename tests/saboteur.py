@@ -12,6 +12,7 @@ import importlib
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -56,6 +57,11 @@ def _fill_the_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
+def _take_the_network_away() -> None:
+    """Of this host, a network namespace."""
+    subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "kill": _signal(signal.SIGKILL),
     "stop": _signal(signal.SIGSTOP),
@@ -74,6 +80,7 @@ KINDS: dict[str, Callable[[], Any]] = {
         resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     ),
     "run out of memory": _limit_memory,
+    "take the network away": _take_the_network_away,
 }
 
 
