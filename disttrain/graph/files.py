@@ -5,6 +5,7 @@ See docs/partition.md for the layout.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -133,6 +134,8 @@ def wrong_sizes(directory: Path, manifest: dict[str, Any]) -> dict[str, str]:
     for name, entry in manifest["files"].items():
         try:
             size = (directory / name).stat().st_size
+            if not os.access(directory / name, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             problems[name] = f"{name} cannot be read ({error.strerror})"
             continue

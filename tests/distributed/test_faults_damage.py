@@ -137,7 +137,7 @@ def test_forbidden(name: str, server: Preloaded, plain: tuple[Path, dict[str, st
     path, mode, said = FORBIDDEN[name]
     directory, environment = plain
     (directory / path).chmod(mode)
-    arguments = [*Fault(call=5).arguments(), "partition.parts=2"]
+    arguments = [*Fault(call=5).arguments(), "partition.parts=2", "run_dir=runs/another"]
     job = alone(server, directory, *arguments, environment=environment)
     assert job.ended[0].code == 2, job.said
     assert re.search(said, job.said), job.said
