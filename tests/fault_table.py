@@ -237,7 +237,7 @@ FORBIDDEN: dict[str, tuple[str, int, str]] = {
     "the-run-directory-may-not-be-written-to": (
         "runs",
         0o500,
-        r"the run directory cannot be used at runs/another: Permission denied\. Expected a directory that this user may",
+        r"the run directory cannot be used at runs/another: Permission denied\. Expected a directory that this user",
     ),
     "a-partition-may-not-be-read": ("parts/nodes/0/x.npy", 0, r"nodes/0/x\.npy.* cannot be read .*Permission denied"),
 }
