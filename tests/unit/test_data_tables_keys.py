@@ -9,7 +9,7 @@ import duckdb
 import pytest
 import torch
 
-from disttrain.config import ExperimentError, NodeClassification, TablesData
+from disttrain.config import ExperimentError, NodeClassification, NodeRegression, TablesData
 from disttrain.data import LoadedGraph, fingerprint, left_out_lines, load
 
 TASK = NodeClassification(kind="node_classification")
@@ -293,3 +293,25 @@ def test_names_with_commas_are_refused(tmp_path: Path):
         tables(tmp_path, {"a,b": {"file": "people.csv"}})
     with pytest.raises(ValueError, match="no commas"):
         tables(tmp_path, {"a": {"file": "people.csv", "foreign_keys": {"x,y": "a"}}})
+
+
+def test_numbers_to_learn(tmp_path: Path):
+    parquet(
+        tmp_path / "p.parquet",
+        "SELECT id, a::FLOAT AS a, b, c FROM (VALUES (1, 0.5, -1.25, 1), (2, 'nan'::FLOAT, 2.5, 2), "
+        "(3, -3.5, NULL, 3), (4, 7, 1, 4)) t(id, a, b, c)",
+    )
+    nodes = {"person": {"file": "p.parquet", "key": "id", "label": "a"}}
+    task = NodeRegression(kind="node_regression")
+    loaded = load(tables(tmp_path, nodes), task)
+    assert loaded.data["person"].y.dtype == torch.float32
+    assert loaded.data["person"].y.nan_to_num(99).tolist() == [0.5, 99, -3.5, 7]
+    assert loaded.info["without_label"] == {"person": 1}
+    nodes["person"]["label"] = ["a", "b", "c"]
+    loaded = load(tables(tmp_path, nodes, missing_labels="drop"), task)
+    assert loaded.data["person"].y.tolist() == [[0.5, -1.25, 1], [7, 1, 4]]
+    assert loaded.data["person"].y.dtype == torch.float64
+    nodes["person"]["columns"] = {"name": "'x' || id"}
+    nodes["person"]["label"] = "name"
+    with pytest.raises(ExperimentError, match='node_regression learns numbers; "name" holds VARCHAR'):
+        load(tables(tmp_path, nodes), task)
