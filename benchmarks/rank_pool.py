@@ -6,8 +6,10 @@ import multiprocessing as mp
 import os
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from slow_network import enter
 
 from disttrain.world import World
 
@@ -20,9 +22,11 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _serve(make: Callable[..., Any], args: tuple, environment: dict[str, str], line: Any) -> None:
+def _serve(make: Callable[..., Any], args: tuple, environment: dict[str, str], network: str | None, line: Any) -> None:
     os.environ.update(environment)
     try:
+        if network is not None:
+            enter(network)
         with World.start(device="cpu", timeout=_MOST_SECONDS, threads=1) as world:
             served = make(world, *args)
             line.send((True, None))
@@ -38,9 +42,19 @@ class RankPool:
     """`machines * ranks_per_machine` processes, started as torchrun would start them; each makes `make(world, *args)`.
 
     `call` runs a method of it on all of them. In between they sleep. `make` must be importable.
+
+    Args:
+        hosts: for each machine a network namespace and its address in it; None: all are this machine, over loopback.
     """
 
-    def __init__(self, make: Callable[..., Any], *args: Any, machines: int = 1, ranks_per_machine: int = 1) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        *args: Any,
+        machines: int = 1,
+        ranks_per_machine: int = 1,
+        hosts: Sequence[tuple[str, str]] | None = None,
+    ) -> None:
         context = mp.get_context("spawn")
         self._lines, self._processes = [], []
         size, port = machines * ranks_per_machine, _free_port()
@@ -51,11 +65,13 @@ class RankPool:
                 "LOCAL_RANK": str(rank % ranks_per_machine),
                 "LOCAL_WORLD_SIZE": str(ranks_per_machine),
                 "GROUP_RANK": str(rank // ranks_per_machine),
-                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_ADDR": "127.0.0.1" if hosts is None else hosts[0][1],
                 "MASTER_PORT": str(port),
+                **({} if hosts is None else {"GLOO_SOCKET_IFNAME": "eth0"}),
             }
+            network = None if hosts is None else hosts[rank // ranks_per_machine][0]
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(make, args, environment, there), daemon=True)
+            process = context.Process(target=_serve, args=(make, args, environment, network, there), daemon=True)
             process.start()
             there.close()
             self._lines.append(here)
@@ -83,9 +99,11 @@ class RankPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        for line, process in zip(self._lines, self._processes):
-            if kind is None:
+        if kind is None:
+            for line in self._lines:  # ranks leave together
                 line.send(None)
+        for process in self._processes:
+            if kind is None:
                 process.join(_MOST_SECONDS)
             if process.is_alive():
                 process.kill()

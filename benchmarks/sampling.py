@@ -1,7 +1,7 @@
 """How fast mini-batches are made (draws and features), side by side with PyG's own local loader, in one run.
 
-    python benchmarks/sampling.py            the graph of configs/mag_like.yaml; about 6 minutes, and 1 GB of memory
-    python benchmarks/sampling.py --quick    a graph of a twentieth: shows that it runs, measures nothing
+    python benchmarks/sampling.py            the graph of configs/mag_like.yaml; about 6 minutes, and 3 GB of memory
+    python benchmarks/sampling.py --quick    a graph of a twentieth: exchanges, bytes and hit rates; no speeds
 
 Contestants take turns on the very same seeds, one thread each, so that a busy machine slows all of them down. CPU time
 of all processes and threads counts; wall time is beside it. docs/benchmarks.md says how.
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,147 +27,48 @@ from typing import Any
 import numpy as np
 import torch
 import torch_geometric
+from contestant import BATCH_SIZE, Contestant, Fanout, Setting, Took
 from rank_pool import RankPool
+from slow_network import NetworkError, two_hosts
 from torch_geometric.data import HeteroData
 
-from disttrain.config import Experiment, GeneratedData, Partition, Sampling
+from disttrain.config import Experiment, GeneratedData, Partition
 from disttrain.config.file import read_experiment
 from disttrain.data import fingerprint, load
-from disttrain.graph.graph import Graph
 from disttrain.graph.partitioner import partition
-from disttrain.graph.schema import Wants
-from disttrain.sampling import NodeLoader, Seeds, split_seeds
-from disttrain.world import World
 
 CONFIG = Path(__file__).parent.parent / "configs" / "mag_like.yaml"
-BATCH_SIZE = 512
 BATCHES = {(10, 5): 40, (15, 10, 5): 8}
 """Per fanout, how many batches (over all ranks) one repetition makes."""
+
+CACHE = 0.2
+"""Share of all rows of the graph that a machine keeps of the others'."""
+
+SETTINGS = {
+    "plain": Setting(),
+    "cache": Setting(cache=CACHE),
+    "cache, fp16": Setting(cache=CACHE, halved=True),
+    "replicated": Setting(topology="replicated"),
+    "replicated, cache": Setting(topology="replicated", cache=CACHE),
+}
+SLOW = ("plain", "cache", "cache, fp16")
+"""Settings that are tried over a slow network."""
+RATE = "1gbit"
 
 FLOORS = {
     ("1 rank", "torch-sparse"): {(10, 5): 5.0, (15, 10, 5): 5.0},
     ("1 rank", "pyg-lib"): {(10, 5): 1.5, (15, 10, 5): 1.5},
     ("2 machines", "torch-sparse"): {(10, 5): 2.0, (15, 10, 5): 2.5},
+    ("2 machines, cache", "torch-sparse"): {(10, 5): 3.0, (15, 10, 5): 4.0},
 }
 """Least seeds per CPU second, as a multiple of PyG's local loader with these kernels."""
 
-
-@dataclass(frozen=True)
-class Took:
-    """What one contestant took for one repetition."""
-
-    num_seeds: int
-    cpu_seconds: float
-    """Of all its processes and threads."""
-    wall_seconds: float
-    bytes_sent: int = 0
-    exchanges: int = 0
-    batches: int = 0
-
-    @property
-    def per_cpu_second(self) -> float:
-        return self.num_seeds / self.cpu_seconds
-
-    @property
-    def per_second(self) -> float:
-        return self.num_seeds / self.wall_seconds
-
-
-class Contestant:
-    """One rank's loaders, one for each fanout. Lives in a process of its own."""
-
-    def __init__(self, world: World, directory: str, node_type: str, batches: dict[tuple[int, ...], int]) -> None:
-        self.world, self.directory = world, directory
-        self.private_before = private_bytes()
-        self.graph = Graph.open(directory, world.machine, world.num_machines)
-        split = split_seeds(world, self.graph, node_type, "train_mask")
-        self.loaders = {}
-        for fanout, num_batches in batches.items():
-            # So many seeds that every batch is full and an epoch makes just these batches.
-            chosen = np.sort(np.random.default_rng(0).permutation(len(split))[: num_batches * BATCH_SIZE])
-            self.loaders[fanout] = NodeLoader(
-                world,
-                self.graph,
-                node_type,
-                Seeds(split.ids[chosen], split.original[chosen]),
-                sampling=Sampling(fanout=fanout, batch_size=BATCH_SIZE, workers=1),
-                run_seed=0,
-                wants=Wants(nodes={t: ("x",) for t, n in self.graph.schema.nodes.items() if "x" in n.attributes}),
-                training=True,
-            )
-
-    def epoch(self, fanout: tuple[int, ...], number: int) -> tuple[Took, list[np.ndarray]]:
-        """Make all batches; returns what it took, and the seeds of each batch, as original ids."""
-        loader, seeds = self.loaders[fanout], []
-        traffic = loader.traffic
-        before = traffic.bytes_sent, traffic.exchanges, traffic.batches
-        self.world.barrier("starting together")
-        cpu, wall = time.process_time(), time.perf_counter()
-        for batch in loader.batches(number):
-            store = batch[loader.node_type]
-            seeds.append(store.n_id[: store.batch_size].clone())  # a view would keep the memory of all ids
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        ids = [each.numpy() for each in seeds]
-        return (
-            Took(
-                sum(map(len, ids)),
-                cpu,
-                wall,
-                traffic.bytes_sent - before[0],
-                traffic.exchanges - before[1],
-                traffic.batches - before[2],
-            ),
-            ids,
-        )
-
-    def memory(self) -> dict[str, int]:
-        """With every page of the graph's files in use: bytes of them that this process maps, and its share of those.
-
-        `pss` counts a page that n processes map 1/n in each. `private` is its own memory beyond that before the graph.
-        """
-        for file in Path(self.directory).rglob("*.npy"):
-            self._touch(file)
-        self.world.barrier("all ranks have mapped all")
-        shares = mapped_bytes(self.directory)
-        private = private_bytes() - self.private_before
-        self.world.barrier("all ranks have looked")
-        return {**shares, "private": private}
-
-    def _touch(self, file: Path) -> None:
-        array = np.load(file, mmap_mode="r")
-        self._maps = [*getattr(self, "_maps", []), array]
-        if array.nbytes:
-            array.reshape(-1).view(np.uint8)[::1024].max()
-
-
-def _smaps() -> list[tuple[str, dict[str, int]]]:
-    """Every mapping of this process: its path, and its figures in bytes."""
-    mappings: list[tuple[str, dict[str, int]]] = []
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        words = line.split(maxsplit=5)
-        if not words[0].endswith(":"):
-            mappings.append((words[5] if len(words) > 5 else "", {}))
-        elif words[-1] == "kB":
-            mappings[-1][1][words[0][:-1]] = int(words[1]) * 1024
-    return mappings
-
-
-def mapped_bytes(directory: str) -> dict[str, int]:
-    """Of the files below a directory: `rss`, resident bytes that this process maps, and `pss`, its share of them.
-
-    A file that is mapped more than once in the process is counted once in `rss`.
-    """
-    rss: dict[str, int] = {}
-    pss = 0
-    for path, figures in _smaps():
-        if path.startswith(os.path.realpath(directory)):
-            rss[path] = max(rss.get(path, 0), figures["Rss"])
-            pss += figures["Pss"]
-    return {"rss": sum(rss.values()), "pss": pss}
-
-
-def private_bytes() -> int:
-    return sum(figures.get("Private_Dirty", 0) for _, figures in _smaps())
+REPLICATED_FLOOR = 0.6
+"""Least seeds per CPU second of two machines with all edges and a cache, as a multiple of one rank's."""
+SAVED_FLOOR: dict[Fanout, float] = {(10, 5): 0.6}
+"""Least share of the bytes that the cache saves."""
+MOST_POINTS = 0.03
+"""The hit rate may be so far below that of the best possible choice of rows."""
 
 
 @dataclass
@@ -190,14 +92,8 @@ class Row:
 
 def total(parts: Sequence[Took]) -> Took:
     """Of all ranks: CPU seconds add up, the slowest rank's wall time counts."""
-    return Took(
-        sum(p.num_seeds for p in parts),
-        sum(p.cpu_seconds for p in parts),
-        max(p.wall_seconds for p in parts),
-        sum(p.bytes_sent for p in parts),
-        sum(p.exchanges for p in parts),
-        sum(p.batches for p in parts),
-    )
+    summed = {key: sum(asdict(p)[key] for p in parts) for key in asdict(parts[0])}
+    return Took(**{**summed, "wall_seconds": max(p.wall_seconds for p in parts)})
 
 
 def time_pyg(yardstick: Any, seeds: np.ndarray) -> Took:
@@ -234,42 +130,49 @@ def bare(data: HeteroData) -> HeteroData:
     return graph
 
 
+Contestants = dict[str, tuple[RankPool, str]]
+"""By name: the processes, and the setting."""
+
+
 def race(
     data: HeteroData,
     node_type: str,
-    pools: dict[str, RankPool],
+    contestants: Contestants,
     kernels: Sequence[str],
-    batches: dict[tuple[int, ...], int],
+    fanout: Fanout,
     repetitions: int,
-) -> dict[tuple[int, ...], list[Row]]:
-    """All contestants at all fanouts, taking turns."""
-    rows = {}
-    for fanout in batches:
-        yardsticks: dict[str, Any] = {}
-        for name in kernels:
-            from yardstick import Yardstick
+) -> list[Row]:
+    """All contestants at one fanout, taking turns.
 
-            yardsticks[name] = Yardstick(data, node_type, fanout, name)
-        rows[fanout] = [Row(name) for name in pools]
-        for repetition in range(-1, repetitions):
-            for row in rows[fanout]:
-                results = pools[row.name].call("epoch", fanout, repetition + 1)
+    PyG's loader makes the batches of the first two, one rank and two machines: with seeds of one part each, neighbours
+    are shared more often. Those of two machines are what all others are held against.
+    """
+    yardsticks: dict[str, Any] = {}
+    for name in kernels:
+        from yardstick import Yardstick
+
+        yardsticks[name] = Yardstick(data, node_type, fanout, name)
+    rows = [Row(name) for name in contestants]
+    for repetition in range(-1, repetitions):
+        pyg: dict[str, Took] = {}
+        for number, row in enumerate(rows):
+            pool, setting = contestants[row.name]
+            results = pool.call("epoch", setting, fanout, repetition + 1)
+            if number < 2:
                 seeds = np.concatenate([ids for step in zip(*(r[1] for r in results)) for ids in step])
-                pyg = {
-                    name: time_pyg(y, seeds if repetition >= 0 else seeds[:BATCH_SIZE])
-                    for name, y in yardsticks.items()
-                }
-                if repetition >= 0:  # the one before compiles, and fills caches
-                    row.add(total([r[0] for r in results]), pyg)
+                few = seeds if repetition >= 0 else seeds[:BATCH_SIZE]
+                pyg = {name: time_pyg(y, few) for name, y in yardsticks.items()}
+            if repetition >= 0:  # the one before compiles, and fills caches
+                row.add(total([r[0] for r in results]), pyg)
     return rows
 
 
-def show(fanout: tuple[int, ...], rows: list[Row]) -> list[dict[str, Any]]:
+def show(fanout: Fanout, rows: list[Row]) -> list[dict[str, Any]]:
     """Print the table of one fanout; returns its figures."""
     figures: list[dict[str, Any]] = []
 
-    def add(name: str, took: list[Took], ratios: dict[str, dict[str, float]], local: bool = True) -> None:
-        batches = sum(t.batches for t in took)
+    def add(name: str, took: list[Took], ratios: dict[str, dict[str, float]]) -> None:
+        batches, remote = sum(t.batches for t in took), sum(t.cached + t.sent for t in took)
         figures.append(
             {
                 "fanout": list(fanout),
@@ -277,14 +180,15 @@ def show(fanout: tuple[int, ...], rows: list[Row]) -> list[dict[str, Any]]:
                 "seeds_per_cpu_second": statistics.median(t.per_cpu_second for t in took),
                 "seeds_per_second": statistics.median(t.per_second for t in took),
                 "times_pyg": ratios,
-                "bytes_per_seed": sum(t.bytes_sent for t in took) / sum(t.num_seeds for t in took),
+                "bytes_per_seed": bytes_per_seed(took),
                 "exchanges_per_batch": sum(t.exchanges for t in took) / batches if batches else 0.0,
+                "hit_rate": sum(t.cached for t in took) / remote if remote else 0.0,
                 "repetitions": [asdict(t) for t in took],
             }
         )
 
     for kernels in rows[0].against:
-        add(f"PyG local, {kernels}", [t for row in rows for t in row.against[kernels]], {})
+        add(f"PyG local, {kernels}", [t for row in rows[:2] for t in row.against[kernels]], {})
     for row in rows:
         ratios = {
             kernels: {
@@ -297,43 +201,157 @@ def show(fanout: tuple[int, ...], rows: list[Row]) -> list[dict[str, Any]]:
 
     kernels = list(rows[0].against)
     print(f"\nfanout {list(fanout)}, {BATCH_SIZE} seeds a batch, {len(rows[0].took)} repetitions: medians")
-    head = f"{'':26}{'seeds/CPU s':>12}{'seeds/s':>10}" + "".join(
+    head = f"{'':36}{'seeds/CPU s':>12}{'seeds/s':>10}" + "".join(
         f"{'x ' + k + ' CPU':>20}{'wall':>7}" for k in kernels
     )
-    print(head + f"{'kB/seed':>10}{'exchanges':>11}")
+    print(head + f"{'kB/seed':>10}{'exchanges':>11}{'hits':>8}")
     for f in figures:
-        line = f"{f['name']:26}{f['seeds_per_cpu_second']:12,.0f}{f['seeds_per_second']:10,.0f}"
+        line = f"{f['name']:36}{f['seeds_per_cpu_second']:12,.0f}{f['seeds_per_second']:10,.0f}"
         for k in kernels:
             ratio = f["times_pyg"].get(k)
             line += f"{ratio['cpu']:20.2f}{ratio['wall']:7.2f}" if ratio else " " * 27
-        print(line + f"{f['bytes_per_seed'] / 1000:10.1f}{f['exchanges_per_batch']:11.1f}")
+        line += f"{f['bytes_per_seed'] / 1000:10.1f}{f['exchanges_per_batch']:11.1f}"
+        print(line + (f"{f['hit_rate']:8.1%}" if f["hit_rate"] else ""))
     return figures
 
 
-def floors_missed(fanout: tuple[int, ...], rows: list[Row]) -> list[str]:
+def bytes_per_seed(took: list[Took]) -> float:
+    return sum(t.bytes_sent for t in took) / sum(t.num_seeds for t in took)
+
+
+def between(one: Row, other: Row) -> float:
+    """Median over repetitions of how many times as fast `one` is, per CPU second."""
+    return statistics.median(a.per_cpu_second / b.per_cpu_second for a, b in zip(one.took, other.took))
+
+
+def fill(pool: RankPool, settings: Sequence[str], fanouts: Sequence[Fanout], where: str) -> list[dict[str, Any]]:
+    """Fill the caches; what that took, over all ranks."""
+    figures = []
+    for setting in settings:
+        if SETTINGS[setting].cache:
+            for fanout in fanouts:
+                ranks = pool.call("fill", setting, fanout)
+                figures.append(
+                    {
+                        "where": where,
+                        "setting": setting,
+                        "fanout": list(fanout),
+                        **{key: sum(rank[key] for rank in ranks) for key in ("cpu_seconds", "bytes_sent")},
+                        "wall_seconds": max(rank["wall_seconds"] for rank in ranks),
+                        "bytes": max(rank["bytes"] for rank in ranks),
+                        "rows": max(rank["rows"] for rank in ranks),
+                    }
+                )
+                f = figures[-1]
+                print(
+                    f"{where}, {setting}, {list(fanout)}: a machine keeps {f['rows']:,} rows, "
+                    f"{f['bytes'] / 1e6:.1f} MB; drawing an epoch and fetching took {f['cpu_seconds']:.1f} CPU s and "
+                    f"{f['wall_seconds']:.1f} s, {f['bytes_sent'] / 1e6:.0f} MB"
+                )
+    return figures
+
+
+def check_hits(pool: RankPool, fanouts: Sequence[Fanout]) -> tuple[list[dict[str, Any]], list[str]]:
+    """In an epoch that was not drawn: hit rates of the rows that were chosen, and of the best possible choice."""
+    figures, missed = [], []
+    for fanout in fanouts:
+        machines = pool.call("hit_rates", "cache", fanout)
+        cache, best = (sum(machine[key] for machine in machines) / len(machines) for key in ("cache", "best"))
+        figures.append({"fanout": list(fanout), "cache": cache, "best": best})
+        print(f"{list(fanout)}: hit rate in another epoch {cache:.1%}, of the best possible choice of rows {best:.1%}")
+        if best - cache > MOST_POINTS:
+            missed.append(f"hit rate at {list(fanout)}: {cache:.1%}, the best possible is {best:.1%}")
+    return figures, missed
+
+
+def check_equality(pool: RankPool, fanouts: Sequence[Fanout]) -> None:
+    """Batches are the same, bit for bit, with a cache or without, and whatever the topology."""
+    for fanout in fanouts:
+        plain = pool.call("checksums", "plain", fanout)
+        for setting, what in SETTINGS.items():
+            assert (pool.call("checksums", setting, fanout) == plain) != what.halved, (setting, fanout)
+
+
+def over_slow_network(
+    directory: str, node_type: str, batches: dict[Fanout, int], repetitions: int
+) -> list[dict[str, Any]]:
+    """Two machines on a network of `RATE`, with a cache and without."""
+    figures = []
+    settings = {name: SETTINGS[name] for name in SLOW}
+    with (
+        two_hosts(RATE) as hosts,
+        RankPool(Contestant, directory, node_type, batches, settings, machines=2, hosts=hosts) as pool,
+    ):
+        print()
+        fill(pool, SLOW, list(batches), RATE)
+        for fanout in batches:
+            took: dict[str, list[Took]] = {name: [] for name in SLOW}
+            for repetition in range(repetitions):
+                for name in SLOW:
+                    took[name].append(total([r[0] for r in pool.call("epoch", name, fanout, repetition + 1)]))
+            print(f"\nfanout {list(fanout)}, two machines on a network of {RATE}, {repetitions} repetitions: medians")
+            print(f"{'':20}{'seeds/s':>10}{'seeds/CPU s':>13}{'kB/seed':>10}{'times without':>15}")
+            for name in SLOW:
+                pairs = zip(took[name], took["plain"])
+                times = statistics.median(a.per_second / b.per_second for a, b in pairs)
+                figures.append(
+                    {
+                        "fanout": list(fanout),
+                        "name": name,
+                        "seeds_per_second": statistics.median(t.per_second for t in took[name]),
+                        "seeds_per_cpu_second": statistics.median(t.per_cpu_second for t in took[name]),
+                        "bytes_per_seed": bytes_per_seed(took[name]),
+                        "times_without": times,
+                    }
+                )
+                f = figures[-1]
+                print(
+                    f"{name:20}{f['seeds_per_second']:10,.0f}{f['seeds_per_cpu_second']:13,.0f}"
+                    f"{f['bytes_per_seed'] / 1000:10.1f}{times:15.2f}"
+                )
+    return figures
+
+
+def floors_missed(fanout: Fanout, rows: list[Row]) -> list[str]:
     missed = []
     for row in rows:
         for kernels in row.against:
-            floor = FLOORS.get((row.name.split(",")[0], kernels), {}).get(fanout)
+            floor = FLOORS.get((row.name, kernels), {}).get(fanout)
             ratio = row.ratio(kernels, lambda t: t.per_cpu_second)
             if floor is not None and ratio < floor:
                 missed.append(f"{row.name} at {list(fanout)}: {ratio:.2f} times PyG on {kernels}, must be {floor}")
+    by_name = {row.name: row for row in rows}
+    ratio = between(by_name["2 machines, replicated, cache"], by_name["1 rank"])
+    print(f"all edges on both of two machines, and a cache: {ratio:.2f} times one rank, per CPU second")
+    if ratio < REPLICATED_FLOOR:
+        missed.append(f"replicated, cache at {list(fanout)}: {ratio:.2f} times one rank, must be {REPLICATED_FLOOR}")
     return missed
 
 
-def check_exchanges(fanout: tuple[int, ...], rows: list[Row]) -> None:
-    """Two a hop and two for features, whatever the number of types; none on one machine."""
+def bytes_missed(fanout: Fanout, rows: list[Row]) -> list[str]:
+    by_name = {row.name: row for row in rows}
+    saved = 1 - bytes_per_seed(by_name["2 machines, cache"].took) / bytes_per_seed(by_name["2 machines"].took)
+    print(f"the cache saves {saved:.1%} of the bytes")
+    assert saved > 0, "the cache saves something on any graph"
+    floor = SAVED_FLOOR.get(fanout, 0.0)
+    return [f"the cache saves {saved:.1%} of the bytes at {list(fanout)}, must be {floor:.0%}"] if saved < floor else []
+
+
+def check_exchanges(fanout: Fanout, rows: list[Row], contestants: Contestants) -> None:
+    """Two a hop where others draw, and two for features, whatever the number of types; none on one machine."""
     for row in rows:
+        draws = SETTINGS[contestants[row.name][1]].topology == "partitioned"
+        expected = 0 if row.name == "1 rank" else 2 * len(fanout) * draws + 2
         for took in row.took:
-            expected = 0 if row.name.startswith("1 rank") else 2 * len(fanout) + 2
             assert took.exchanges == expected * took.batches, (row.name, fanout, took)
 
 
-def measure_memory(directory: str, node_type: str, batches: dict[tuple[int, ...], int]) -> dict[str, Any]:
+def measure_memory(directory: str, node_type: str, batches: dict[Fanout, int]) -> dict[str, Any]:
     """Two ranks of one machine: the files of the graph, and how much of the memory they take is shared."""
-    with RankPool(Contestant, directory, node_type, batches, machines=1, ranks_per_machine=2) as pool:
+    settings = {"plain": Setting()}
+    with RankPool(Contestant, directory, node_type, batches, settings, machines=1, ranks_per_machine=2) as pool:
         for fanout in batches:
-            pool.call("epoch", fanout, 0)
+            pool.call("epoch", "plain", fanout, 0)
         ranks = pool.call("memory")
     size = sum(file.stat().st_size for file in Path(directory).rglob("*.npy"))
     pss = sum(rank["pss"] for rank in ranks)
@@ -398,7 +416,6 @@ def main() -> int:
     loaded = load(experiment.data, experiment.task)
     results: dict[str, Any] = {"machine": machine(), "kernels": kernels, "graph": {}, "rows": []}
     print(f"{results['machine']}\nPyG's kernels: {kernels or 'none'}")
-    missed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="disttrain-benchmark-") as scratch:
         cut = {}
         for parts in (1, 2):
@@ -410,18 +427,32 @@ def main() -> int:
         print(f"edges cut by METIS in two parts: {results['graph']['2']['edge_cut']:.1%}")
         data = bare(loaded.data)
         del loaded
-        with (
-            RankPool(Contestant, cut[1], node_type, batches) as one,
-            RankPool(Contestant, cut[2], node_type, batches, machines=2) as two,
-        ):
-            pools = {"1 rank": one, "2 machines, 2 partitions": two}
-            for fanout, rows in race(data, node_type, pools, list(kernels), batches, repetitions).items():
-                check_exchanges(fanout, rows)
+        with ExitStack() as pools:
+
+            def start(settings: Sequence[str], machines: int, ranks_per_machine: int = 1) -> RankPool:
+                given = cut[machines], node_type, batches, {name: SETTINGS[name] for name in settings}
+                pool = RankPool(Contestant, *given, machines=machines, ranks_per_machine=ranks_per_machine)
+                return pools.enter_context(pool)
+
+            one, two, four = start(["plain"], 1), start(list(SETTINGS), 2), start(["cache"], 2, 2)
+            contestants = {"1 rank": (one, "plain"), "2 machines": (two, "plain")}
+            contestants |= {f"2 machines, {name}": (two, name) for name in SETTINGS if name != "plain"}
+            contestants["4 ranks on 2 machines, cache"] = (four, "cache")
+            results["fill"] = fill(two, list(SETTINGS), list(batches), "2 machines")
+            results["fill"] += fill(four, ["cache"], list(batches), "4 ranks on 2 machines")
+            results["hits"], missed = check_hits(two, list(batches))
+            check_equality(two, list(batches) if arguments.quick else [(10, 5)])
+            for fanout in batches:
+                rows = race(data, node_type, contestants, list(kernels), fanout, repetitions)
+                check_exchanges(fanout, rows, contestants)
                 results["rows"] += show(fanout, rows)
-                missed += floors_missed(fanout, rows)
+                speeds = [*bytes_missed(fanout, rows), *floors_missed(fanout, rows)]
+                missed += [] if arguments.quick else speeds
+        try:
+            results["slow"] = over_slow_network(cut[2], node_type, batches, 1 if arguments.quick else 3)
+        except NetworkError as error:
+            print(f"\nno network of {RATE} here: {error}")
         results["memory"] = measure_memory(cut[2], node_type, batches)
-    if arguments.quick:
-        missed = []
     for line in missed:
         print(f"NOT REACHED: {line}")
     if kernels and not missed and not arguments.quick:
