@@ -169,7 +169,8 @@ class _Guard:
                     stopped = " (it was stopped, as by SIGSTOP)" if _state(self.rank)[0] in "Tt" else ""
                     self._kill(f"showed no sign of life for {self.limit:g} s{stopped} in {self.where}")
                     return
-            if self.agent and _state(self.rank)[1] not in (self.agent, 0):
+            state, parent = _state(self.rank)
+            if self.agent and state not in ("", "Z", "X") and parent != self.agent:
                 self._left_alone()
         self._bury()
 

@@ -190,7 +190,7 @@ DISKS: dict[str, Fault] = {
         kind="fill the disk",
         rank=0,
         call=5,
-        says=(rf"could not be written to runs/tiny/.*: {FULL}",),
+        says=(rf"TensorBoard.s figures could not be written to runs/tiny/tensorboard/.*: {FULL}",),
     ),
     "the-disk-is-full-for-the-summary": Fault(
         where="disttrain.report.run_directory:RunDirectory.write_summary",

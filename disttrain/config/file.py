@@ -64,8 +64,12 @@ def write_experiment(experiment: Experiment, path: str | FilePath) -> None:
     """Write every setting, defaults too; `read_experiment` gives an equal experiment back. The file lands whole."""
     target = FilePath(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(dump_yaml(plain(experiment)), encoding="utf-8")
-    os.replace(temporary, target)
+    try:
+        temporary.write_text(dump_yaml(plain(experiment)), encoding="utf-8")
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def plain(value: Any) -> Any:

@@ -6,12 +6,14 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from torch.utils.tensorboard.writer import SummaryWriter
-
+from ..config import ExperimentError
 from .files import explaining
+from .scalars import ScalarFile
 
 
 class RunReport:
@@ -28,33 +30,42 @@ class RunReport:
             on from (0: begin anew). What came later, whole lines or torn ones, is cut off.
         step: the step that the run goes on from; TensorBoard drops what came later.
         """
-        self._path = directory / "metrics.jsonl"
-        with explaining(self._path, "metrics.jsonl"):
+        self._path, self._told = directory / "metrics.jsonl", False
+        with self._explaining():
             _cut_back(self._path, length, step)
             self._lines: TextIO = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
-            self._tensorboard = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1 if step else None)
+            self._scalars = ScalarFile(directory / "tensorboard", purge_step=step + 1 if step else None)
 
     def write(self, event: str, epoch: int, step: int, **figures: Any) -> None:
         line = {"event": event, "epoch": epoch, "step": step, "time": round(time.time(), 3), **figures}
-        with explaining(self._path, "metrics.jsonl"):
+        with self._explaining():
             self._lines.write(json.dumps(_finite(line)) + "\n")
             self._lines.flush()
             scalars = (
                 _scalars(figures["metrics"], figures["split"]) if "metrics" in figures else _scalars(figures, event)
             )
-            for name, value in scalars:
-                self._tensorboard.add_scalar(name, value, step)
+            self._scalars.write(scalars, step)
 
     def durable_length(self) -> int:
         """Make what was written safe against a crash; returns the length of `metrics.jsonl` in bytes."""
-        with explaining(self._path, "metrics.jsonl"):
-            self._tensorboard.flush()
+        with self._explaining():
             os.fsync(self._lines.fileno())
             return self._path.stat().st_size
 
     def close(self) -> None:
-        self._lines.close()
-        self._tensorboard.close()
+        """After a refusal of the disk that was raised before, it is not raised again."""
+        for file in (self._lines, self._scalars):
+            with suppress(OSError, ExperimentError) if self._told else self._explaining():
+                file.close()
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            with explaining(self._path, "metrics.jsonl"):
+                yield
+        except ExperimentError:
+            self._told = True
+            raise
 
 
 def _cut_back(path: Path, length: int, step: int) -> None:

@@ -57,6 +57,9 @@ def test_resuming_cuts_back_to_the_checkpoint(tmp_path: Path):
     report.write("train", 1, 20, loss=3.0)
     report.close()
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 1.0), (20, 3.0)]
+    found = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert [(e.step, e.value) for e in found.Scalars("train/loss")] == [(10, 1.0), (20, 3.0)]
 
 
 def test_a_file_that_the_checkpoint_did_not_know_is_cut_by_its_steps(tmp_path: Path):
