@@ -167,6 +167,26 @@ class RgcnModel(RelationWeights):
     """
 
     kind: Literal["rgcn"]
+    head: bool = True
+    """A Linear from the last layer's vector to the output. false: the last layer gives the output itself, without norm,
+    activation and dropout, as in the paper."""
+
+    @model_validator(mode="after")
+    def _what_comes_before_the_head(self) -> RgcnModel:
+        if not self.head:
+            given = {
+                "blocks": self.blocks is not None,
+                "residual": self.residual,
+                "jumping_knowledge": self.jumping_knowledge != "none",
+                "l2_normalize": self.l2_normalize,
+            }
+            names = ", ".join(name for name, is_given in given.items() if is_given)
+            if names:
+                raise ValueError(
+                    f"without a head the last layer gives the output itself, which has no {names}; leave that out, or "
+                    "set head=true"
+                )
+        return self
 
 
 class RgatModel(RelationWeights):

@@ -83,7 +83,7 @@ def files_of_tables(data: TablesData) -> dict[str, list[str]]:
             inside = glob.glob(name, root_dir=folder, recursive=True)
             paths = [p for p in (os.path.join(folder, entry) for entry in sorted(inside)) if os.path.isfile(p)]
         # whoever says how a CSV is written says that it is one, whatever its name
-        kinds = {_kind(path) or ("csv" if "csv" in table.model_fields_set else None) for path in paths}
+        kinds = {_kind(path) or ("csv" if table.csv != CsvFormat() else None) for path in paths}
         if not paths and glob.has_magic(name):
             mistakes.append(f"data.{place}.file: no file in {folder} fits {name}{nearest(name, _listing(folder))}")
         elif not paths:

@@ -53,6 +53,7 @@ class LayeredModel(nn.Module):
         inputs: nn.Module,
         layers: Sequence[nn.Module],
         edges: Wants,
+        head: nn.Module | None = None,
     ) -> None:
         """Args:
         target: the node type of the seeds.
@@ -60,13 +61,14 @@ class LayeredModel(nn.Module):
         inputs: batch -> node type -> [num_nodes, width] for the types that can matter; `inputs.wants` names attributes.
         layers: the first computed one first; each is a `Layer`.
         edges: what the layers want of the edges.
+        head: from the embedding to the output; None: a Linear.
         """
         super().__init__()
         self.target = target
         self.inputs = inputs
         self.convs = nn.ModuleList(layers)
         self.readout = Readout(settings)
-        self.head = nn.Linear(self.readout.out_channels, out_channels)
+        self.head = nn.Linear(self.readout.out_channels, out_channels) if head is None else head
         self.wants = Wants(nodes=inputs.wants) | edges  # pyright: ignore[reportArgumentType]
 
     def layers(self) -> list[Layer]:

@@ -116,14 +116,14 @@ def _means(x: Tensor, edges: RelationEdges) -> Tensor:
     return mean
 
 
-def one_hot_width(settings: config.RgcnModel, edge_types: Sequence[EdgeType], node_type: str) -> int:
+def one_hot_width(settings: config.RgcnModel, edge_types: Sequence[EdgeType], node_type: str, width: int) -> int:
     """How many numbers the first layer reads of each node of a type that is one-hot.
 
-    [slots, hidden]: its rows in the bases, or in the matrices of the relations that leave from its type, and after
+    [slots, width]: its rows in the bases, or in the matrices of the relations that leave from its type, and after
     these its row in the self-loop's matrix.
     """
     slots = settings.bases if settings.bases is not None else sum(e[0] == node_type for e in edge_types)
-    return max(1, slots + settings.self_loop) * settings.hidden
+    return max(1, slots + settings.self_loop) * width
 
 
 def build_rgcn(
@@ -137,20 +137,26 @@ def build_rgcn(
     types = layer_types(schema, target, settings.layers)
     first = relations_into(schema, types[1])
     one_hot = [t for t in types[0] if is_featureless(schema.nodes[t])] if _takes_one_hot(settings) else []
-    widths = {t: one_hot_width(settings, first, t) for t in one_hot}
+    first_width = settings.hidden if settings.head or settings.layers > 1 else out_channels
+    widths = {t: one_hot_width(settings, first, t, first_width) for t in one_hot}
     inputs = Inputs(settings.inputs, schema, types[0], settings.hidden, statistics, embedding_widths=widths)
     for node_type in one_hot:
         rows = inputs.types[node_type].embedding
         assert isinstance(rows, nn.Embedding)
-        bound = (6.0 / (rows.num_embeddings + settings.hidden)) ** 0.5  # that of a [nodes, hidden] matrix, by Glorot
+        bound = (6.0 / (rows.num_embeddings + first_width)) ** 0.5  # that of a [nodes, hidden] matrix, by Glorot
         nn.init.uniform_(rows.weight, -bound, bound)
     channels = same_width({t: width for t, width in inputs.out_channels.items() if t not in one_hot}, settings.kind)
     layers = []
-    for number, node_types in enumerate(types[1:]):
+    for number, node_types in enumerate(types[1:], 1):
         edge_types = relations_into(schema, node_types)
-        layers.append(RgcnLayer(settings, edge_types, channels, node_types, one_hot if number == 0 else ()))
+        of_layer = settings
+        if number == settings.layers and not settings.head:
+            plain = {"hidden": out_channels, "norm": "none", "activation": "none", "dropout": 0.0}
+            of_layer = settings.model_copy(update=plain)
+        layers.append(RgcnLayer(of_layer, edge_types, channels, node_types, one_hot if number == 1 else ()))
         channels = settings.hidden
-    return LayeredModel(settings, target, out_channels, inputs, layers, Wants())
+    head = None if settings.head else nn.Identity()
+    return LayeredModel(settings, target, out_channels, inputs, layers, Wants(), head)
 
 
 def _takes_one_hot(settings: config.RgcnModel) -> bool:

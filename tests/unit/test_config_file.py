@@ -294,13 +294,13 @@ def test_no_word_of_the_machinery() -> None:
     [
         (
             "{dataset: DBLP, root: x}",
-            "data.source (line 1): is missing: expected one of pyg, file, python, generated, tables",
+            "data.source (line 1): is missing: expected one of pyg, ogb, file, python, generated, tables",
         ),
         ("{sorce: pyg, dataset: DBLP, root: x}", "is `sorce` meant to be that?"),
         ("{source: tabels, root: x, nodes: {}}", 'got "tabels"; did you mean `tables`?'),
         ("{source: PYG, dataset: DBLP, root: x}", 'got "PYG"; did you mean `pyg`?'),
-        ("{source: 3}", "data.source (line 1): expected one of pyg, file, python, generated, tables, got 3"),
-        ("pyg", 'expected a section with `source: pyg, file, python, generated, tables`, got "pyg"'),
+        ("{source: 3}", "data.source (line 1): expected one of pyg, ogb, file, python, generated, tables, got 3"),
+        ("pyg", 'expected a section with `source: pyg, ogb, file, python, generated, tables`, got "pyg"'),
         ("{source: pyg, dataset: DBLP, root: x, path: y}", "`path` belongs at data.path"),
         ("{source: pyg, dataset: D, root: x, split: {by: tiem, column: a, val: 1, test: 2}}", "did you mean `time`?"),
         (

@@ -144,7 +144,7 @@ def by_ogb(dataset: str, root: Path) -> tuple[Any, dict[str, Any]]:
         import ogb.nodeproppred  # type: ignore[import-not-found]
 
         found = ogb.nodeproppred.PygNodePropPredDataset(dataset, str(root))
-        return found[0], found.get_idx_split()
+        return found[0], found.get_idx_split()  # pyright: ignore[reportReturnType]
 
 
 @pytest.mark.parametrize("dataset", SETS)

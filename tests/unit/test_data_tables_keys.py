@@ -301,7 +301,7 @@ def test_numbers_to_learn(tmp_path: Path):
         "SELECT id, a::FLOAT AS a, b, c FROM (VALUES (1, 0.5, -1.25, 1), (2, 'nan'::FLOAT, 2.5, 2), "
         "(3, -3.5, NULL, 3), (4, 7, 1, 4)) t(id, a, b, c)",
     )
-    nodes = {"person": {"file": "p.parquet", "key": "id", "label": "a"}}
+    nodes: dict[str, Any] = {"person": {"file": "p.parquet", "key": "id", "label": "a"}}
     task = NodeRegression(kind="node_regression")
     loaded = load(tables(tmp_path, nodes), task)
     assert loaded.data["person"].y.dtype == torch.float32

@@ -30,6 +30,7 @@ SETTINGS: dict[str, type[config.Layered]] = {
 }
 KINDS: list[dict[str, Any]] = [
     {"kind": "rgcn"},
+    {"kind": "rgcn", "head": False, "dropout": 0.5, "norm": "layer"},
     {"kind": "rgcn", "bases": 2, "norm": "layer"},
     {"kind": "rgcn", "blocks": 4, "residual": True, "jumping_knowledge": "cat"},
     {"kind": "rgcn", "self_loop": False, "inputs": {"embedding_dim": 3}},

@@ -29,12 +29,15 @@ def test_the_best_of_a_falling_metric_survives_its_state():
 
 
 def test_the_first_signal_is_remembered_and_the_second_does_what_it_did():
+    # A shell starts background jobs with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with StopRequest() as request:
         os.kill(os.getpid(), signal.SIGINT)
         assert request.signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
 
 
 def test_handlers_are_put_back():
