@@ -391,5 +391,5 @@ def test_labels_of_other_kinds(tmp_path: Path, kind: str) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"nowhere holds no experiment.yaml on any machine: expected the directory of a run"):
+    with pytest.raises(ExperimentError, match=r"nowhere holds no experiment.yaml on any machine: expected"):
         cli.run(["predict", str(tmp_path / "nowhere")])
