@@ -105,8 +105,18 @@ def lay_out(directory: Path) -> None:
     shutil.copy(Path(__file__).with_name("saboteur.py"), directory)
 
 
-def run_job(server: Preloaded, directory: Path, arguments: list[str], machines: int = 2, procs: int = 1) -> Job:
+def run_job(
+    server: Preloaded,
+    directory: Path,
+    arguments: list[str],
+    machines: int = 2,
+    procs: int = 1,
+    directories: list[Path] | None = None,
+) -> Job:
     """Run a job to its end, under one torchrun agent per machine.
+
+    Args:
+        directories: of each machine, where they share none.
 
     Raises:
         AssertionError: it did not end, or left processes behind, or something in /dev/shm.
@@ -114,7 +124,7 @@ def run_job(server: Preloaded, directory: Path, arguments: list[str], machines: 
     port = free_port()
     commands = [agent_command(arguments, machine, machines, procs, port=port) for machine in range(machines)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return run_commands(server, [server.start] * machines, commands, [directory] * machines, environment)
+    return run_commands(server, [server.start] * machines, commands, directories or [directory] * machines, environment)
 
 
 def run_commands(
@@ -181,16 +191,21 @@ def nothing_torn(directory: Path, run: str = "tiny") -> None:
 
 
 def goes_on(server: Preloaded, fault: Fault, directory: Path) -> None:
-    """Once mended, the same command goes on from the newest checkpoint to the end, and leaves nothing lying about."""
+    """Once mended, the same command goes on from the newest checkpoint to the end, and leaves nothing lying about.
+
+    Where the job went to its end in spite of the fault, the same command finds nothing to do.
+    """
     checkpoints = CheckpointDirectory(directory / "runs" / "tiny" / "checkpoints")
-    newest = checkpoints.names()[:1]
+    newest, run = checkpoints.names()[:1], directory / "runs" / "tiny"
+    finished = (run / "metrics.jsonl").read_text() if (run / "DONE").exists() else None
     (directory / "mended").touch()
     job = run_job(server, directory, [*fault.arguments(), *fault.mended], fault.machines, fault.procs)
     assert [agent.code for agent in job.ended] == [0] * fault.machines, job.said
-    run = directory / "runs" / "tiny"
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert (run / "DONE").exists()
-    if newest:
+    if finished is not None:
+        assert (run / "metrics.jsonl").read_text() == finished, "a finished run was gone on with"
+    elif newest:
         resumed = [event for event in events if event["event"] == "resume"]
         assert resumed[-1]["step"] == int(newest[0].removeprefix("step-")), job.said
     steps = [event["step"] for event in events if event["event"] == "train"]
