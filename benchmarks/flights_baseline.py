@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from disttrain.data.table_files import readable, root_folder
+from disttrain.data.table_files import root_folder
 
 NUMBERS = ("sched_dep_time", "sched_arr_time", "hour", "minute", "distance", "weekday")
 CATEGORIES = ("carrier", "origin", "dest", "hour")
@@ -34,7 +35,8 @@ CATEGORIES = ("carrier", "origin", "dest", "hour")
 def read_flights(root: str) -> dict[str, np.ndarray]:
     """The flights that have an arrival delay, column by column."""
     with tempfile.TemporaryDirectory() as scratch, duckdb.connect() as database:
-        _, path = readable(str(Path(root_folder(root)) / "flights.csv.zip"), scratch)
+        with zipfile.ZipFile(Path(root_folder(root)) / "flights.csv.zip") as archive:
+            path = archive.extract("flights.csv", scratch)
         rows = database.execute(
             "SELECT *, isodow(make_date(year, month, day)) AS weekday, arr_delay > 15 AS late "
             "FROM read_csv(?, nullstr = ['', 'NA'], sample_size = -1) WHERE arr_delay IS NOT NULL",
