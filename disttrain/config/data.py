@@ -185,7 +185,8 @@ class Table(Section):
     """Further columns, each an SQL expression over the table's own (`late: arr_delay > 15`)."""
     features: TableFeatures = TableFeatures()
     time: str | None = None
-    """Date-time or numeric column that becomes the attribute `time` (seconds since 1970 for date-times)."""
+    """Date-time or numeric column that becomes the attribute `time`; date-times are seconds since 1970, with
+    fractions where there are any."""
 
 
 Reverse = bool | Literal["only"]

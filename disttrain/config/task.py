@@ -22,10 +22,10 @@ class NodeClassification(Section):
     multilabel: bool | Literal["auto"] = "auto"
     """`auto`: a label of shape [num_nodes, num_labels] is multi-label, one of shape [num_nodes] is single-label."""
     class_weights: Literal["none", "balanced"] | tuple[ClassWeight, ...] | dict[str | int, ClassWeight] = "none"
-    """What a seed's loss counts, by its class: a list, one for each class; or a mapping from names (or numbers) of
-    classes, 1 for those not named. `balanced`: the inverse of a class's share of the training seeds of the whole graph.
-    The loss of a batch is divided by the sum of its weights. Multi-label: what a one counts against a zero, for each
-    label; `balanced`: zeros / ones of the training seeds."""
+    """What a seed's loss counts, by its class: a list, one for each class; or a mapping from the names of classes, 1
+    for those not named (numbers of classes, where the names are no numbers themselves). `balanced`: the inverse of a
+    class's share of the training seeds of the whole graph. The loss of a batch is divided by the sum of its weights.
+    Multi-label: what a one counts against a zero, for each label; `balanced`: zeros / ones of the training seeds."""
     metrics: tuple[ClassificationMetric, ...] = (
         "accuracy",
         "micro_f1",

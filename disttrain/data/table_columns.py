@@ -13,12 +13,20 @@ import psutil
 import pyarrow as pa
 
 from ..config import EdgeTable, ExperimentError, NodeTable
+from ..config.counted import counted
 from .nearest import nearest
 from .scratch import Scratch
-from .table_files import Reading, literal, not_in_encoding, reading_of
+from .table_dates import ambiguous_dates
+from .table_files import Reading, in_sql, literal, not_in_encoding, reading_of
 
 ROW = "__row__"
 """Column of a table's row numbers."""
+
+ID = "__id__"
+"""Column of the dense ids of a table's rows, where it is joined to another."""
+
+_TAKEN = ("rowid", ID)
+"""What a column of the file may be called too, rowid by DuckDB: here it has another name then."""
 
 BLOCK_ROWS = 1 << 17
 """How many rows are in memory at a time."""
@@ -75,7 +83,7 @@ def _is_full(error: duckdb.Error) -> bool:
 
 def quoted(name: str) -> str:
     """A column or table name as SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
+    return in_sql(f"{name} of the file" if name.lower() in _TAKEN else name)
 
 
 class Table:
@@ -132,11 +140,17 @@ class Table:
                 self.mistakes.append(
                     f'data.{self.place}.csv.text: there is no column "{column}"{nearest(column, types)}'
                 )
+        for column in (*types, *self.settings.columns):
+            if column.lower() == ROW:
+                self.mistakes.append(f'data.{self.place}: no column may be called "{column}", give it another name')
         self._untyped = set(types) if reading.is_csv else set()
         guessed = {key: types[key] for key in keys if reading.is_csv and types.get(key, "VARCHAR") != "VARCHAR"}
         expressions = [*self.settings.columns.values(), *([self.settings.where] if self.settings.where else [])]
         kept = [column for column in types if column in wanted or _occurs(column, expressions)]
-        selected = ", ".join(quoted(column) for column in kept) or "1 AS nothing"
+        if reading.is_csv:
+            dates = [column for column in kept if column not in keys and kind_of(types[column]) == "moment"]
+            self.mistakes += [self._two_dates(*found) for found in ambiguous_dates(self.database, reading, dates)]
+        selected = ", ".join(f"{in_sql(column)} AS {quoted(column)}" for column in kept) or "1 AS nothing"
         try:
             # insertion order is the order of the file, so rowid is the row's number
             self.database.execute(f"CREATE TABLE {raw} AS SELECT {selected} FROM {reading.sql((*text, *guessed))}")
@@ -161,7 +175,11 @@ class Table:
         condition = "" if where is None else f" WHERE ({where})"
         # what looks at other rows gives its results in any order
         order = f" ORDER BY {quoted(ROW)}" if re.search(r"(?i)\b(over|select|unnest)\b", " ".join(expressions)) else ""
-        result = ", ".join(quoted(column) for column in (ROW, *sorted(wanted)) if column in (ROW, *self.columns))
+        result = ", ".join(
+            f"{in_sql(column)} AS {quoted(column)}"
+            for column in (ROW, *sorted(wanted))
+            if column in (ROW, *self.columns)
+        )
         if not self.mistakes:
             try:
                 self.database.execute(f"CREATE TABLE {self.name} AS SELECT {result} FROM ({query}){condition}{order}")
@@ -173,6 +191,13 @@ class Table:
                 total, left = (self._count(name) for name in (raw, self.name))
                 self._note("where", total - left)
         self.database.execute(f"DROP TABLE {raw}")
+
+    def _two_dates(self, column: str, value: str) -> str:
+        return (
+            f'data.{self.place}: column "{column}" holds dates that can be read in two ways, {value!r} for instance; '
+            f"keep it as text, csv: {{text: [{column}]}}, and compute the date, columns: {{a name: "
+            f"strptime({quoted(column)}, '%d/%m/%Y')}} for instance"
+        )
 
     def _types_in_file(self, reading: Reading, text: tuple[str, ...]) -> dict[str, str]:
         try:
@@ -236,19 +261,19 @@ class Table:
         """The query that adds the computed columns; an expression may use the ones above it."""
         replaced = [f"CAST({quoted(name)} AS TIMESTAMP) AS {quoted(name)}" for name in kept if _is_zoned(types[name])]
         replaced += [f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in typed.items()]
-        own = [quoted(column) for column in kept]
         replace = f" REPLACE ({', '.join(replaced)})" if replaced else ""
-        query = (
-            f"SELECT rowid AS {quoted(ROW)}, *{replace} FROM {raw}"
-            if own
-            else f"SELECT rowid AS {quoted(ROW)} FROM {raw}"
-        )
+        query = f"SELECT rowid AS {quoted(ROW)}{f', *{replace}' if kept else ''} FROM {raw}"
+        # What the user writes finds the column under the name that it has in the file.
+        renamed = [name for name in kept if name.lower() in _TAKEN]
+        if renamed:
+            back = ", ".join(f"{quoted(name)} AS {in_sql(name)}" for name in renamed)
+            query = f"SELECT * EXCLUDE ({', '.join(map(quoted, renamed))}), {back} FROM ({query})"
         self.columns = {name: "TIMESTAMP" if _is_zoned(kind) else kind for name, kind in types.items()}
         for name, expression in self.settings.columns.items():
             if name in self.columns:
                 self.mistakes.append(f"data.{self.place}.columns.{name}: the file has a column of this name already")
                 continue
-            extended = f"SELECT *, ({expression}) AS {quoted(name)} FROM ({query})"
+            extended = f"SELECT *, ({expression}) AS {in_sql(name)} FROM ({query})"
             try:
                 self.columns[name] = self._types(f"({extended})")[name]
                 query = extended
@@ -271,6 +296,10 @@ class Table:
         try:
             self.database.sql(f"SELECT CAST({value} AS {kind}) FROM {self.name} LIMIT 0")
             if self.columns[column] != "VARCHAR":
+                # some casts that there are not are missed only when there is something to cast
+                self.database.sql(
+                    f"SELECT CAST({value} AS {kind}) FROM {self.name} WHERE {value} IS NOT NULL LIMIT 1"
+                ).fetchall()
                 return
             wrong = self.database.sql(
                 f"SELECT count(*), min({value}) FROM {self.name} WHERE {value} IS NOT NULL AND "
@@ -326,6 +355,34 @@ class Table:
         """SQL: a date-time as seconds since 1970 in UTC, a number as it is; DOUBLE."""
         return f"epoch({as_type(column, 'TIMESTAMP')})" if self.is_moment(column) else as_type(column, "DOUBLE")
 
+    def time_as(self, column: str) -> tuple[str, type[np.int64] | type[np.float64]]:
+        """SQL of a column of times that are all there, and what holds them without loss.
+
+        Date-times are seconds since 1970 in UTC. Whole seconds and other whole numbers are int64 (of floating ones
+        those that a float64 tells apart), all else float64, exact to the microsecond for date-times of our time.
+        """
+        seconds = self.seconds(column)
+        if not self.is_moment(column) and is_integer(self.columns[column]):
+            return as_type(column, "BIGINT"), np.int64
+        value = f"CAST({seconds} AS DOUBLE)"
+        if self.how_many(f"{value} <> floor({value}) OR abs({value}) > {2**53}"):
+            return value, np.float64
+        return f"CAST({seconds} AS BIGINT)", np.int64
+
+    def check_range(self, column: str) -> None:
+        """Note it as a mistake if a whole number of the column does not fit into 64 bits."""
+        kind = self.columns[column]
+        if kind not in ("UBIGINT", "HUGEINT", "UHUGEINT"):
+            return
+        value = quoted(column)
+        lost = f"{value} IS NOT NULL AND TRY_CAST({value} AS BIGINT) IS NULL"
+        if count := self.how_many(lost):
+            (example,) = self.database.sql(f"SELECT {value} FROM {self.name} WHERE {lost} LIMIT 1").fetchall()[0]
+            self.mistakes.append(
+                f'data.{self.place}: column "{column}" ({kind}) must hold whole numbers from -2**63 to 2**63 - 1: '
+                f"{counted(count, 'value')} beyond, {example} for instance"
+            )
+
     def blocks(self, expressions: Sequence[str]) -> Iterator[tuple[int, list[pa.Array]]]:
         """The values of SQL expressions, a block of rows at a time, in the order of the ids, with the first id of each.
 
@@ -380,15 +437,16 @@ def as_type(column: str, kind: str) -> str:
     return f"CAST({quoted(column)} AS {kind})"
 
 
+def is_integer(type_name: str) -> bool:
+    """Whether a DuckDB type holds whole numbers only."""
+    return re.fullmatch(r"U?\w*INT(EGER)?", type_name) is not None
+
+
 def kind_of(type_name: str) -> str:
     """What a DuckDB type is compared as: text, number, boolean, moment, or the type itself."""
     if type_name == "VARCHAR":
         return "text"
-    if (
-        type_name in ("FLOAT", "DOUBLE")
-        or type_name.startswith("DECIMAL")
-        or re.fullmatch(r"U?\w*INT(EGER)?", type_name)
-    ):
+    if type_name in ("FLOAT", "DOUBLE") or type_name.startswith("DECIMAL") or is_integer(type_name):
         return "number"
     if type_name == "BOOLEAN":
         return "boolean"

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config import EdgeType, edge_type_name
 from .scratch import Scratch
-from .table_columns import ROW, Table, batches, quoted
+from .table_columns import ID, ROW, Table, batches, quoted
 from .table_keys import comparison, has_key, key_columns, key_text
 
 _SHOWN = 5
@@ -76,8 +76,8 @@ class Relation:
                 for column in key_columns(end.target)
             )
             equal, _ = comparison(self.table, end.columns, end.target, f"k{position}")
-            joins += f" LEFT JOIN (SELECT {keys}, rowid AS __id__ FROM {end.target.name}) AS k{position} ON {equal}"
-            ids.append(f"k{position}.__id__ AS end{position}")
+            joins += f" LEFT JOIN (SELECT {keys}, rowid AS {ID} FROM {end.target.name}) AS k{position} ON {equal}"
+            ids.append(f"k{position}.{ID} AS end{position}")
         named = " AND ".join(has_key(self.table, end.columns, "t.") for end in self.ends)
         self.database.execute(
             f"CREATE TABLE {self._joined} AS SELECT t.rowid AS row, {named} AS named, {', '.join(ids)} "
@@ -96,11 +96,11 @@ class Relation:
             value = key_text(end.columns, "t.")
             lost = (
                 f"SELECT {value} AS key, count(*) AS times FROM {self.table.name} AS t "
-                f"JOIN {self._joined} AS j ON t.rowid = j.row WHERE j.named AND j.end{position} IS NULL GROUP BY key"
+                f"JOIN {self._joined} AS j ON t.rowid = j.row WHERE j.named AND j.end{position} IS NULL GROUP BY 1"
             )
             keys, rows = self.database.sql(f"SELECT count(*), sum(times) FROM ({lost})").fetchall()[0]
             if keys:
-                first = self.database.sql(f"{lost} ORDER BY times DESC, key LIMIT {_SHOWN}").fetchall()
+                first = self.database.sql(f"{lost} ORDER BY 2 DESC, 1 LIMIT {_SHOWN}").fetchall()
                 shown = ", ".join(f"{key} ({times} rows)" for key, times in first)
                 parts.append(
                     f"{rows} rows of {', '.join(end.columns)} name {keys} keys that no row of "

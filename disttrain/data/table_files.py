@@ -258,6 +258,11 @@ def _unpacked(path: str, scratch: Scratch) -> str:
     return target
 
 
+def in_sql(name: str) -> str:
+    """A name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def literal(value: str) -> str:
     """Text as SQL has it."""
     return "'" + value.replace("'", "''") + "'"

@@ -11,6 +11,7 @@ import pyarrow.ipc
 from ..config import NodeTable
 from .scratch import Scratch
 from .table_columns import ROW, Table, kind_of, quoted
+from .table_files import in_sql
 
 _SHOWN = 5
 
@@ -58,7 +59,7 @@ def check_keys(table: Table, duplicates: Literal["refuse", "drop"]) -> list[str]
         first = f"SELECT min(rowid) FROM {table.name} GROUP BY {keys}"
         table.leave_out(f"rowid NOT IN ({first})", "duplicates", reorder=True)
         return []
-    twice = table.database.sql(f"{repeated} ORDER BY times DESC, key LIMIT {_SHOWN}").fetchall()
+    twice = table.database.sql(f"{repeated} ORDER BY 2 DESC, 1 LIMIT {_SHOWN}").fetchall()
     shown = ", ".join(f"{key} ({times} times)" for key, times in twice) + (", ..." if several > _SHOWN else "")
     return [
         *mistakes,
@@ -107,7 +108,7 @@ def write_keys(table: Table, scratch: Scratch) -> pa.ChunkedArray:
     columns = key_columns(table)
     value = quoted(columns[0])
     if len(columns) > 1:
-        value = "struct_pack(" + ", ".join(f"{quoted(column)} := {quoted(column)}" for column in columns) + ")"
+        value = "struct_pack(" + ", ".join(f"{in_sql(column)} := {quoted(column)}" for column in columns) + ")"
     path, writer = scratch.path(".arrow"), None
     for _, (values,) in table.blocks([value]):
         batch = pa.record_batch([values], names=["key"])

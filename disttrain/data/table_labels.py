@@ -155,7 +155,9 @@ def _classes(table: Table, column: str, kind: str, place: str) -> Labels:
                 "(compute one in `columns`, for instance by a threshold), or a number to task.kind: node_regression"
             )
         value = f"TRY_CAST({value} AS BIGINT)"
-    found = table.database.sql(f"SELECT DISTINCT {value} AS v FROM {table.name} WHERE v IS NOT NULL").to_arrow_table()
+    found = table.database.sql(
+        f"SELECT DISTINCT {value} AS v FROM {table.name} WHERE {value} IS NOT NULL"
+    ).to_arrow_table()
     classes: list[Any] = sorted(found.column("v").to_pylist())
     if len(classes) < 2:
         raise ExperimentError(f'{place}: "{column}" must have at least two classes, it has {classes}')

@@ -165,7 +165,9 @@ def _check(data: TablesData, tables: dict[str, Table], target: str | None, why_n
 
 
 def _check_time(table: Table, column: str) -> None:
-    table.check_cast(column, *(("TIMESTAMP", "dates") if table.is_moment(column) else ("DOUBLE", "numbers")))
+    meant = ("TIMESTAMP", "dates") if table.is_moment(column) else ("DOUBLE", "numbers")
+    table.check_cast(column, *meant)
+    table.check_range(column)
 
 
 def _no_type(where: str, node_type: str, data: TablesData) -> str:
@@ -298,21 +300,19 @@ def _describe(info: dict[str, Any], name: str, features: Features) -> None:
 
 
 def _set_time(store: Any, table: Table, scratch: Scratch, kept: np.ndarray | None = None, count: int = 0) -> None:
-    """`time`, int64 where all are whole or date-times, of the rows that are `kept` (`count` of them; None: all)."""
+    """`time` of the rows that are `kept` (`count` of them; None: all): int64 where all are whole, else float64."""
     column = table.settings.time
     if column is None:
         return
-    seconds = table.seconds(column)
-    fractions = f"CAST({seconds} AS DOUBLE) <> floor(CAST({seconds} AS DOUBLE))"
-    whole = table.columns[column].startswith(("TIMESTAMP", "DATE")) or not table.how_many(fractions)
+    expression, dtype = table.time_as(column)
 
     def blocks() -> Any:
-        for start, (values,) in table.floats([seconds]):
-            values = values if kept is None else values[kept[start : start + len(values)]]
-            yield np.floor(values).astype(np.int64) if whole else values
+        for start, (block,) in table.blocks([expression]):
+            values = block.to_numpy(zero_copy_only=False)
+            yield values if kept is None else values[kept[start : start + len(values)]]
 
     rows = table.count() if kept is None else count
-    store.time = torch.from_numpy(scratch.filled((rows,), np.int64 if whole else np.float64, blocks()))
+    store.time = torch.from_numpy(scratch.filled((rows,), dtype, blocks()))
 
 
 def _add_relation(

@@ -321,7 +321,7 @@ def _class_weights(
     else:
         weights = [1.0] * num_classes
         for name, weight in given.items():
-            place = names.index(name) if name in names else _number(name)
+            place = _place(name, names)
             if not 0 <= place < num_classes:
                 hint = nearest(str(name), names) if names else f"; expected 0 to {num_classes - 1}"
                 raise ExperimentError(f"task.class_weights: there is no class {name!r}{hint}")
@@ -331,5 +331,10 @@ def _class_weights(
     return tuple(weights)
 
 
-def _number(name: str | int) -> int:
+def _place(name: str | int, names: list[str]) -> int:
+    """The number of a class; -1: there is none. Where a class's own name is a number, a number is never a place."""
+    if str(name) in names:
+        return names.index(str(name))
+    if any(own.lstrip("-").isdecimal() for own in names):
+        return -1
     return int(name) if isinstance(name, int) or name.isdecimal() else -1

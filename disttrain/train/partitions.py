@@ -227,10 +227,6 @@ def partition_directory(experiment: Experiment, data_fingerprint: str, num_machi
     return Path(fingerprint.partition_directory(beside / "partitions", name, identity))
 
 
-def numnum_parts(experiment: Experiment, num_machines: int) -> int:
-    return num_machines if experiment.partition.parts == "auto" else experiment.partition.parts
-
-
 def num_parts(experiment: Experiment, num_machines: int) -> int:
     return num_machines if experiment.partition.parts == "auto" else experiment.partition.parts
 

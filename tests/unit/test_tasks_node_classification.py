@@ -73,6 +73,22 @@ def test_labels_that_do_not_fit_are_refused(label: Attribute, settings: dict[str
         task_of(label, **settings)
 
 
+def test_classes_with_weights_are_named_by_their_names() -> None:
+    label = Attribute("int64", (), 0, 2)
+
+    def weights(given: dict[str | int, float], *names: str) -> Any:
+        return task_of(label, info={"classes": {"paper": list(names)}}, class_weights=given).weights_setting
+
+    assert weights({1: 5.0}, "1", "2", "3") == weights({"1": 5.0}, "1", "2", "3") == (5.0, 1.0, 1.0)
+    assert weights({3: 5.0, "2": 0.0}, "1", "2", "3") == (1.0, 0.0, 5.0)
+    assert weights({-1: 2.0}, "-1", "0", "1") == (2.0, 1.0, 1.0)
+    assert weights({1: 5.0}, "a", "b", "c") == weights({"b": 5.0}, "a", "b", "c") == (1.0, 5.0, 1.0)
+    assert weights({1: 5.0}) == weights({"1": 5.0}) == (1.0, 5.0, 1.0)
+    for wrong, names in (({0: 1.0}, "123"), ({3: 1.0}, "abc"), ({"d": 1.0}, "abc"), ({3: 1.0}, "")):
+        with pytest.raises(ExperimentError, match="there is no class"):
+            weights(wrong, *names)
+
+
 def test_a_label_that_two_types_have_needs_a_node_type() -> None:
     schema = schema_with(Attribute("int64", (), 0, 3))
     schema.nodes["author"].attributes["y"] = Attribute("int64", (), 0, 3)
