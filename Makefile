@@ -23,8 +23,11 @@ quickstart: env  ## train on a year of real flights, as two machines on this one
 	$(BIN)/python launch/local_machines.py --machines 2 -- -m disttrain configs/quickstart.yaml --fresh
 	$(BIN)/python benchmarks/flights_baseline.py runs/quickstart
 
+# Many tests wait for processes that they have started, stopped or killed: more of them at a time than there are cores.
+TEST_PROCESSES ?= 3
+
 test: env lint  ## lint, types, and all tests that need neither root nor a GPU
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 lint: env  ## ruff and pyright
 	$(BIN)/ruff check

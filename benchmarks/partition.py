@@ -13,8 +13,8 @@ every 20 ms, with Python and torch in it: memory that cannot be had back, unlike
 VmHWM, which counts those too.
 --limit-gb sets RLIMIT_DATA in these processes: an allocation beyond it fails.
 
-`pymetis` is what PyG's ClusterData does, by the same library: METIS on all types as one graph, without weights and with
-one constraint. (ClusterData itself needs torch-sparse or pyg-lib built with METIS, and takes homogeneous graphs only.)
+`clusterdata` is PyG's own ClusterData, where torch-sparse or pyg-lib is installed with METIS. It takes homogeneous
+graphs only: all types as one, without weights and with one constraint. `pymetis` is the same by the library used here.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ from typing import Any
 
 import mapped_graph
 import numpy as np
+import torch
+import torch_geometric.typing
+from torch_geometric.data import Data
+from torch_geometric.loader import ClusterData
 
 from disttrain.config import ExperimentError, Partition
 from disttrain.config.file import read_experiment
@@ -46,7 +50,8 @@ from disttrain.graph.partitioner import partition
 from disttrain.graph.random_cut import random_parts
 from disttrain.graph.streaming_cut import streamed_parts
 
-METHODS = ("metis", "ldg", "fennel", "random", "pymetis")
+METHODS = ("metis", "ldg", "fennel", "random", "pymetis", "clusterdata")
+BY_PYG = ("pymetis", "clusterdata")
 COLUMNS = (
     "graph", "method", "parts", "edges cut", "by relation", "balance by type", "seeds",
     "wall s", "CPU s", "anonymous MB", "peak MB",
@@ -59,7 +64,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="key.path=value")
     parser.add_argument("--edges", type=int, nargs="+", default=[], help="sizes of memory-mapped graphs")
     parser.add_argument("--parts", type=int, nargs="+", default=[2, 3, 8])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--methods", nargs="+", default=_methods_here(), choices=METHODS)
     parser.add_argument(
         "--folder", help="for graphs and partitions, which are removed; default: that of temporary files"
     )
@@ -109,6 +114,11 @@ def main() -> int:
     return 0
 
 
+def _methods_here() -> list[str]:
+    has_metis = torch_geometric.typing.WITH_METIS or torch_geometric.typing.WITH_TORCH_SPARSE
+    return [method for method in METHODS if method != "clusterdata" or has_metis]
+
+
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
@@ -133,9 +143,9 @@ def measure(
     target = Path(folder) / "p"
 
     def run(method: Any, graph: Any, target: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        if method == "pymetis":
+        if method in BY_PYG:
             arrays = graph_arrays(graph)
-            part_of = as_pyg_does(arrays, parts)
+            part_of = as_pyg_does(arrays, parts, by_pyg=method == "clusterdata")
             return edge_cut(arrays, part_of), balance(arrays, part_of, parts)
         settings = Partition(parts=parts, method=method, seed=seed)
         manifest = partition(
@@ -190,6 +200,7 @@ def compare_cuts(experiment_file: str, overrides: list[str], methods: list[str],
         "fennel": lambda graph, number: streamed_parts(graph, number, seed, "fennel"),
         "random": lambda graph, number: random_parts(graph, number, seed),
         "pymetis": as_pyg_does,
+        "clusterdata": lambda graph, number: as_pyg_does(graph, number, by_pyg=True),
     }
     columns = [*COLUMNS[:7], "CPU s"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
@@ -214,7 +225,7 @@ def _quality(cut: dict[str, Any], how_even: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def as_pyg_does(graph: GraphArrays, parts: int) -> dict[str, np.ndarray]:
+def as_pyg_does(graph: GraphArrays, parts: int, by_pyg: bool = False) -> dict[str, np.ndarray]:
     """METIS on all node types as one, every edge alike, only the number of nodes in balance."""
     import pymetis
     from scipy import sparse
@@ -227,8 +238,14 @@ def as_pyg_does(graph: GraphArrays, parts: int) -> dict[str, np.ndarray]:
     matrix = sparse.csr_matrix((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(sum(counts),) * 2)
     matrix.setdiag(0)
     matrix.eliminate_zeros()
-    adjacency = pymetis.CSRAdjacency(matrix.indptr, matrix.indices)
-    _, part = pymetis.part_graph(parts, adjacency, recursive=False)
+    if by_pyg:
+        edge_index = torch.from_numpy(np.stack(matrix.nonzero()).astype(np.int64))
+        made = ClusterData(Data(edge_index=edge_index, num_nodes=sum(counts)), parts, log=False).partition
+        part = np.empty(sum(counts), np.int64)
+        part[made.node_perm.numpy()] = np.repeat(np.arange(parts), np.diff(made.partptr.numpy()))
+    else:
+        adjacency = pymetis.CSRAdjacency(matrix.indptr, matrix.indices)
+        _, part = pymetis.part_graph(parts, adjacency, recursive=False)
     return dict(zip(graph.nodes, np.split(np.asarray(part), np.cumsum(counts)[:-1])))
 
 
