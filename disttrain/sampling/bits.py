@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -15,26 +14,6 @@ def count_bits(typingctx, word):
         return builder.ctpop(args[0])
 
     return types.uint64(types.uint64), codegen
-
-
-@intrinsic
-def float_bits(typingctx, value):
-    """`float_bits(value)`: the bits of a float32, as uint32."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], ir.IntType(32))
-
-    return types.uint32(types.float32), codegen
-
-
-@intrinsic
-def bits_float(typingctx, bits):
-    """`bits_float(bits)`: the float32 that these bits are."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.uint32), codegen
 
 
 @intrinsic

@@ -9,15 +9,28 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .bits import atomic_add, bits_float, count_bits, float_bits
+from .bits import atomic_add, count_bits
+from .fp16 import (
+    HALF_LINE,
+    half,
+    halve_line,
+    round_line,
+    stream_round_line,
+    stream_whole_line,
+    whole,
+    whole_line,
+)
 from .kernels import owner_of
-from .stream import LINE_BYTES, stream_line
+from .stream import LINE_BYTES, fetch_line, stream_line
 
 # Numba's intrinsics are called with fewer arguments than pyright sees.
 # pyright: reportCallIssue=false
 
 REMOTE = np.int64(-(1 << 62))
 """See `locate`."""
+
+_AHEAD = 4
+"""How many rows before it is read a row that is to be rounded is fetched."""
 
 
 @njit(nogil=True, cache=True)
@@ -87,13 +100,37 @@ def pick_rows(ids, low, table, out):
             out[i, w] = table[v, w]
 
 
+@njit(inline="always")
+def _fetch_row(source, at, width):
+    """Rounding takes so many instructions that the processor does not see the next row's loads while it is at one."""
+    for w in range(0, width, HALF_LINE):
+        fetch_line(source, at + w)
+
+
+@njit(inline="always")
+def _halve_row(source, at, target, to, width):
+    lines = width - width % HALF_LINE
+    for w in range(0, lines, HALF_LINE):
+        halve_line(source, at + w, target, to + w)
+    for w in range(lines, width):
+        target[to + w] = half(source[at + w])
+
+
 @njit(nogil=True, cache=True)
 def pick_halved(ids, low, table, out):
     """out[i] = table[ids[i] - low], float32 (as uint32) in fp16 (as uint16)."""
+    width = table.shape[1]
+    flat, target = table.reshape(-1), out.reshape(-1)
     for i in range(len(ids)):
-        v = np.int64(ids[i]) - low
-        for w in range(table.shape[1]):
-            out[i, w] = _half(table[v, w])
+        if i + _AHEAD < len(ids):
+            _fetch_row(flat, (np.int64(ids[i + _AHEAD]) - low) * width, width)
+        _halve_row(flat, (np.int64(ids[i]) - low) * width, target, i * width, width)
+
+
+@njit(nogil=True, cache=True)
+def halve_rows(table, out):
+    """out[i] = table[i], float32 (as uint32) in fp16 (as uint16)."""
+    _halve_row(table.reshape(-1), 0, out.reshape(-1), 0, table.size)
 
 
 @njit(inline="always")
@@ -144,6 +181,34 @@ def collect_rows(places, own, cached, inbox, cursor, out):
             cursor[owner] += width
 
 
+@njit(inline="always")
+def _whole_row(source, at, target, to, width, stream):
+    """What `width` words of fp16 are; past the caches if told so, in whole cache lines then."""
+    if stream:
+        for w in range(0, width, HALF_LINE):
+            stream_whole_line(source, at + w, target, to + w)
+        return
+    lines = width - width % HALF_LINE
+    for w in range(0, lines, HALF_LINE):
+        whole_line(source, at + w, target, to + w)
+    for w in range(lines, width):
+        target[to + w] = whole(source[at + w])
+
+
+@njit(inline="always")
+def _round_row(source, at, target, to, width, stream):
+    """Like `_whole_row`, of float32."""
+    if stream:
+        for w in range(0, width, HALF_LINE):
+            stream_round_line(source, at + w, target, to + w)
+        return
+    lines = width - width % HALF_LINE
+    for w in range(0, lines, HALF_LINE):
+        round_line(source, at + w, target, to + w)
+    for w in range(lines, width):
+        target[to + w] = whole(half(source[at + w]))
+
+
 @njit(nogil=True, cache=True)
 def collect_halved(places, own, cached, inbox, cursor, out):
     """Like `collect_rows`, of float32 (as uint32) that other machines send, and the cache holds, in fp16 (as uint16).
@@ -151,54 +216,17 @@ def collect_halved(places, own, cached, inbox, cursor, out):
     The own rows are rounded to what fp16 can hold too: a row is the same whoever owns it.
     """
     width = own.shape[1]
+    flat, hot, target = own.reshape(-1), cached.reshape(-1), out.reshape(-1)
+    stream = width % HALF_LINE == 0 and out.ctypes.data % LINE_BYTES == 0
     for i in range(len(places)):
         place = places[i]
+        if i + _AHEAD < len(places) and places[i + _AHEAD] >= 0:
+            _fetch_row(flat, places[i + _AHEAD] * width, width)
         if place >= 0:
-            for w in range(width):
-                out[i, w] = _whole(_half(own[place, w]))
+            _round_row(flat, place * width, target, i * width, width, stream)
         elif place > REMOTE:
-            for w in range(width):
-                out[i, w] = _whole(cached[-1 - place, w])
+            _whole_row(hot, (-1 - place) * width, target, i * width, width, stream)
         else:
             owner = REMOTE - place
-            at = cursor[owner]
-            for w in range(width):
-                out[i, w] = _whole(inbox[at + w])
-            cursor[owner] = at + width
-
-
-@njit(nogil=True, cache=True)
-def halve_rows(table, out):
-    """out[i] = table[i], float32 (as uint32) in fp16 (as uint16)."""
-    for i in range(table.shape[0]):
-        for w in range(table.shape[1]):
-            out[i, w] = _half(table[i, w])
-
-
-# Arithmetic on the bits, which every processor has and compilers turn into vectors: numba knows no float16 on the CPU.
-
-
-@njit(inline="always")
-def _half(bits):
-    """The fp16 nearest to a float32, ties to even; beyond 65504 infinite, NaN stays NaN."""
-    sign = np.uint32(bits & np.uint32(0x80000000))
-    size = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    # At 0.5 the last bit of a float32 is worth 2**-24, as that of a subnormal fp16: the addition rounds.
-    small = np.uint32(float_bits(bits_float(size) + np.float32(0.5)) - np.uint32(0x3F000000))
-    odd = np.uint32((size >> np.uint32(13)) & np.uint32(1))
-    normal = np.uint32((size - np.uint32(0x38000000) + np.uint32(0xFFF) + odd) >> np.uint32(13))
-    large = np.uint32(0x7E00) if size > np.uint32(0x7F800000) else np.uint32(0x7C00)
-    half = small if size < np.uint32(0x38800000) else normal
-    half = large if size >= np.uint32(0x47800000) else half
-    return np.uint16(half | (sign >> np.uint32(16)))
-
-
-@njit(inline="always")
-def _whole(half):
-    """The float32 that an fp16 is."""
-    sign = np.uint32(np.uint32(half & np.uint16(0x8000)) << np.uint32(16))
-    size = np.uint32(np.uint32(half & np.uint16(0x7FFF)) << np.uint32(13))
-    # Exponents of fp16 are biased by 15, those of float32 by 127: times 2**112.
-    bits = float_bits(bits_float(size) * bits_float(np.uint32(0x77800000)))
-    bits = np.uint32(bits | np.uint32(0x7F800000)) if size >= np.uint32(0x0F800000) else bits
-    return np.uint32(bits | sign)
+            _whole_row(inbox, cursor[owner], target, i * width, width, stream)
+            cursor[owner] += width

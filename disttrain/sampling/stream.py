@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 LINE_BYTES = 64
@@ -31,7 +32,28 @@ def stream_line(typingctx, source, at, target, to):
             builder.bitcast(builder.gep(to_array.data, [args[3]]), line),
             align=LINE_BYTES,
         )
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+        past_the_caches(builder, store)
         return context.get_dummy_value()
 
     return types.void(source, types.int64, target, types.int64), codegen
+
+
+@intrinsic
+def fetch_line(typingctx, source, at):
+    """`fetch_line(source, at)`: let the processor load the cache line of `source[at]`, 1-D, which is soon read."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(fetch, [place, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64), codegen
+
+
+def past_the_caches(builder, store):
+    """Make a store of LLVM's a streaming one."""
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))

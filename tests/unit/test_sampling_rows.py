@@ -105,6 +105,28 @@ def test_halves_are_those_of_numpy():
         assert np.isnan(row[~known]).all() and (row[known].view(np.uint32) == whole[known].view(np.uint32)).all()
 
 
+@pytest.mark.parametrize("width", [1, 16, 40, 64])
+@pytest.mark.parametrize("begin", [0, 8])
+def test_halved_rows_are_the_same_in_whole_lines_or_not_aligned_or_not(width, begin):
+    rng = np.random.default_rng(width)
+    bounds = np.array([0, 50, 120])
+    rows = (rng.normal(size=(120, width)) * 10.0 ** rng.integers(-9, 6, (120, width))).astype(np.float32)
+    with np.errstate(over="ignore"):
+        halves = rows.astype(np.float16)
+    ids = rng.permutation(120)[:90].astype(np.int32)
+    hot = np.arange(0, 50, 3)
+    places, _, _ = _locate(ids, bounds, 1, _index(hot.tolist(), 120))
+    asked = ids[(ids < 50) & (ids % 3 != 0)]
+    inbox = np.empty(len(asked) * width, np.uint16)
+    row_kernels.pick_halved(asked, 0, rows.view(np.uint32), inbox.reshape(-1, width))
+    assert (inbox == halves[asked].view(np.uint16).reshape(-1)).all()
+    out = BlockPool().empty(1 << 17, np.uint8)[begin : begin + 90 * 4 * width].view(np.uint32).reshape(90, width)
+    row_kernels.collect_halved(
+        places, rows[50:].view(np.uint32), halves[hot].view(np.uint16), inbox, np.zeros(2, np.int64), out
+    )
+    assert (out.view(np.float32) == halves[ids].astype(np.float32)).all()
+
+
 def test_nothing_is_lost_when_threads_count_at_a_time():
     counters = np.zeros(10, np.uint32)
     ids = np.repeat(np.arange(10, dtype=np.int32), 20_000)
