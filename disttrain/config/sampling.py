@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, WithJsonSchema, model_validator
 
+from .counted import counted
 from .section import RELATION_PATTERN, Bytes, Relation, Section
 
 _MOST = 1_000_000
@@ -105,13 +106,14 @@ def _entries(*fanouts: Any) -> list[Any]:
 
 def shown_fanout(hops: Any) -> str:
     """A list of fanouts as YAML has it."""
-    return f"[{', '.join(_shown_entry(entry) for entry in hops)}]"
+    return f"[{', '.join(shown_entry(entry) for entry in hops)}]"
 
 
-def _shown_entry(entry: Any) -> str:
+def shown_entry(entry: Any) -> str:
+    """One of them: a number, a `Share`, or what such a one is in YAML."""
     values = entry.model_dump(exclude_defaults=True) if isinstance(entry, Share) else entry
     if isinstance(values, dict):
-        return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
+        return "{" + ", ".join(f"{key}: {value}" for key, value in values.items() if value is not None) + "}"
     return str(values)
 
 
@@ -131,7 +133,7 @@ def fanout_conflicts(layers: int, fanouts: Mapping[str, Any]) -> dict[tuple[str,
         ).items():
             if hops is not None and len(hops) != layers:
                 conflicts[path] = (
-                    f"has {len(hops)} hops ({shown_fanout(hops)}), but model.layers is {layers}; "
+                    f"has {counted(len(hops), 'hop')} ({shown_fanout(hops)}), but model.layers is {layers}; "
                     "give one fanout per layer"
                 )
     return conflicts

@@ -189,7 +189,7 @@ def _edges(
     loops = min(num_src, num_dst) if edge_type[0] == edge_type[2] else 0
     if edges.num_edges > num_src * num_dst - loops:
         raise ExperimentError(
-            f'data.edges."{",".join(edge_type)}".num_edges: there are {num_src * num_dst - loops} pairs of nodes '
+            f'data.edges."{",".join(edge_type)}".num_edges: there can be at most {num_src * num_dst - loops} '
             f"(multi-edges and self loops are not made), got {edges.num_edges}"
         )
     communities = section.num_communities

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..config.counted import counted
+
 _ROWS = {
-    "where": "do not satisfy `where`",
-    "duplicates": "repeat the key of an earlier row",
-    "missing_labels": "have no label",
-    "missing_times": "have no time",
+    "where": "by `where`",
+    "duplicates": "for the key of an earlier row",
+    "missing_labels": "without a label",
+    "missing_times": "without a time",
 }
 
 
@@ -23,20 +25,20 @@ def left_out_lines(info: dict[str, Any]) -> list[str]:
     `converted`: attributes that are kept in another form, each with how.
     """
     lines = [
-        f"data.{place}: {count:,} rows are left out: they {_ROWS.get(why, why)}"
+        f"data.{place}: {counted(count, 'row')} left out {_ROWS.get(why, why)}"
         for place, reasons in info.get("rows_left_out", {}).items()
         for why, count in reasons.items()
     ]
     lines += [
-        f'"{relation}": {count:,} edges are left out: they name a key that no row has'
+        f'"{relation}": {counted(count, "edge")} left out for a key that no row has'
         for relation, count in info.get("dangling", {}).items()
     ]
     lines += [
-        f'"{relation}": {count:,} rows name nothing (NULL) and are no edge'
+        f'"{relation}": {counted(count, "row")} without a key (NULL), hence no edge'
         for relation, count in info.get("without_key", {}).items()
     ]
     lines += [
-        f'"{node_type}": {count:,} nodes have no label and are in no split'
+        f'"{node_type}": {counted(count, "node")} without a label, in no split'
         for node_type, count in info.get("without_label", {}).items()
     ]
     lines += [f"{what}" for what in info.get("converted", [])]

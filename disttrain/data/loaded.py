@@ -14,6 +14,7 @@ from torch_geometric.data.storage import EdgeStorage, NodeStorage
 from torch_geometric.utils import to_edge_index
 
 from ..config import EdgeType, ExperimentError, Task, edge_type_name
+from ..config.counted import counted
 from .attributes import MASK_OF_INDEX, as_mask, plain, rows_of, sparse_without_warnings
 from .homogeneous import to_heterogeneous
 from .nearest import nearest
@@ -229,7 +230,7 @@ def _check_range(ends: Tensor, node_type: str, data: HeteroData, edge_type: Edge
     if ends.numel() and (int(ends.min()) < 0 or int(ends.max()) >= num_nodes):
         raise ExperimentError(
             f'{origin}: relation "{edge_type_name(edge_type)}" has ids of "{node_type}" from {int(ends.min())} to '
-            f"{int(ends.max())}, but there are {num_nodes} such nodes (ids 0 to {num_nodes - 1})"
+            f"{int(ends.max())}, with {counted(num_nodes, 'such node')}, numbered from 0 on"
         )
 
 

@@ -10,6 +10,7 @@ import duckdb
 import numpy as np
 
 from ..config import EdgeType, edge_type_name
+from ..config.counted import counted
 from .scratch import Scratch
 from .table_columns import ID, ROW, Table, batches, quoted
 from .table_keys import comparison, has_key, key_columns, key_text
@@ -60,7 +61,7 @@ class Relation:
             if len(end.columns) != len(expected):
                 found.append(
                     f"data.{self.table.place}.{end.path}: {', '.join(end.columns)} should hold the key of "
-                    f"{end.target.place}, which has {len(expected)} column{'s' * (len(expected) > 1)} "
+                    f"{end.target.place}, which has {counted(len(expected), 'column')} "
                     f"({', '.join(expected)}), not {len(end.columns)}"
                 )
                 continue
@@ -101,9 +102,9 @@ class Relation:
             keys, rows = self.database.sql(f"SELECT count(*), sum(times) FROM ({lost})").fetchall()[0]
             if keys:
                 first = self.database.sql(f"{lost} ORDER BY 2 DESC, 1 LIMIT {_SHOWN}").fetchall()
-                shown = ", ".join(f"{key} ({times} rows)" for key, times in first)
+                shown = ", ".join(f"{key} ({counted(times, 'row')})" for key, times in first)
                 parts.append(
-                    f"{rows} rows of {', '.join(end.columns)} name {keys} keys that no row of "
+                    f"{counted(rows, 'row')} with {counted(keys, 'key')} in {', '.join(end.columns)} that no row of "
                     f"{end.target.place} has: {shown}" + (", ..." if keys > _SHOWN else "")
                 )
         return f'data.{self.table.place}: "{edge_type_name(self.edge_type)}": ' + "; ".join(parts)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from ..config import CsvFormat, EdgeTable, ExperimentError, NodeTable, TablesData
+from ..config.counted import counted
 from .nearest import nearest
 from .scratch import Scratch
 
@@ -172,8 +173,8 @@ def reading_of(paths: list[str], form: CsvFormat, missing: tuple[str, ...], scra
     values = len(_split(first, delimiter, form.quote))
     if form.names and len(form.names) != values:
         raise ExperimentError(
-            f"{os.path.basename(paths[0])}, line 1 ({first[:80]}): {values} values (between {delimiter!r}), "
-            f"but csv.names has {len(form.names)} names"
+            f"{os.path.basename(paths[0])}, line 1 ({first[:80]}): {counted(values, 'value')} (between {delimiter!r}), "
+            f"but csv.names has {counted(len(form.names), 'name')}"
         )
     headers = {path: form.names or _split(line, delimiter, form.quote) for path, line in lines.items()}
     for path, names in headers.items():

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from ..config import NodeTable
+from ..config.counted import counted
 from .scratch import Scratch
 from .table_columns import ROW, Table, kind_of, quoted
 from .table_files import in_sql
@@ -46,7 +47,7 @@ def check_keys(table: Table, duplicates: Literal["refuse", "drop"]) -> list[str]
         return []
     mistakes, named = [], has_key(table, columns)
     if absent := table.how_many(f"NOT {named}"):
-        mistakes = [f"data.{table.place}.key: {absent} rows have no {name}; leave them out by `where`"]
+        mistakes = [f"data.{table.place}.key: {counted(absent, 'row')} without {name}; `where` leaves such rows out"]
     keys = ", ".join(map(quoted, columns))
     repeated = (
         f"SELECT {key_text(columns)} AS key, count(*) AS times FROM {table.name} WHERE {named} "

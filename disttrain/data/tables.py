@@ -23,6 +23,7 @@ from ..config import (
     edge_type_name,
     parse_edge_type,
 )
+from ..config.counted import counted
 from .loaded import LoadedGraph
 from .nearest import nearest
 from .scratch import Scratch
@@ -199,8 +200,8 @@ def _leave_rows_out(data: TablesData, tables: dict[str, Table], target: Table) -
         target.leave_out(absent, "missing_labels")
     elif data.missing_labels == "refuse" and (count := target.how_many(absent)):
         mistakes.append(
-            f"data.{target.place}.label: {count} rows have no {', '.join(target.settings.label)} (data.missing_labels: "
-            "keep makes them nodes in no split, drop leaves them out)"
+            f"data.{target.place}.label: {counted(count, 'row')} without {', '.join(target.settings.label)} "
+            "(data.missing_labels: keep makes such rows nodes in no split, drop leaves them out)"
         )
     for table in tables.values():
         if (column := table.settings.time) is None:
@@ -210,8 +211,8 @@ def _leave_rows_out(data: TablesData, tables: dict[str, Table], target: Table) -
             table.leave_out(timeless, "missing_times")
         elif count := table.how_many(timeless):
             mistakes.append(
-                f'data.{table.place}.time: {count} rows have no "{column}" (data.missing_times: drop leaves them out); '
-                "or fill them in by a column computed with coalesce(...)"
+                f'data.{table.place}.time: {counted(count, "row")} without "{column}" (data.missing_times: drop '
+                "leaves such rows out); or fill it in by a column computed with coalesce(...)"
             )
     _raise(mistakes)
 

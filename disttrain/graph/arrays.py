@@ -13,6 +13,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.data.storage import BaseStorage
 
 from ..config import EdgeType, ExperimentError, edge_type_name
+from ..config.counted import counted
 from .blocks import id_blocks
 
 _MUST_FIT_NODES = ("x", "x_cat", "time", "train_mask", "val_mask", "test_mask")
@@ -206,7 +207,7 @@ def _aligned(
                 continue
             if name in must_fit:
                 raise ExperimentError(
-                    f"{where}.{name}: expected {count} rows, one for each of the {what}, got {_of(array)}"
+                    f"{where}.{name}: expected {counted(count, 'row')}, one for each of the {what}, got {_of(array)}"
                 )
         rest[name] = value
     return attributes, rest

@@ -19,6 +19,7 @@ import pymetis
 from numba import njit
 
 from ..config import EdgeType, ExperimentError
+from ..config.counted import counted
 from .arrays import GraphArrays
 from .memory import available_memory
 from .random_cut import random_parts
@@ -54,8 +55,8 @@ def metis_parts(graph: GraphArrays, parts: int, seed: int) -> dict[str, np.ndarr
     if needed > available:
         raise ExperimentError(
             f"partition.method: METIS needs about {needed / 1e9:,.1f} GB of memory for this graph of "
-            f"{graph.num_nodes:,} nodes and {graph.num_edges:,} edges, {available / 1e9:,.1f} GB are available; use "
-            "partition.method=ldg (or fennel), which need memory for the nodes only"
+            f"{counted(graph.num_nodes, 'node')} and {counted(graph.num_edges, 'edge')}, {available / 1e9:,.1f} GB "
+            "are available; use partition.method=ldg (or fennel), which need memory for the nodes only"
         )
     starts, neighbours, weights = adjacency(graph)
     if graph.num_nodes < 4 * parts or len(neighbours) == 0:

@@ -16,6 +16,7 @@ from torch_geometric.data import HeteroData
 
 from .. import __version__
 from ..config import ExperimentError, Partition
+from ..config.counted import counted
 from . import streaming_cut, writer
 from .arrays import GraphArrays, graph_arrays
 from .cut_figures import balance, edge_cut
@@ -119,8 +120,8 @@ def _make(
         if _CUT in journal.files:
             size = sum(entry["bytes"] for entry in journal.finished.values()) / 1e6
             progress(
-                f"going on where an earlier run ended: the cut and {len(journal.finished)} files ({size:,.1f} MB) are "
-                "finished"
+                f"going on where an earlier run ended: the cut and "
+                f"{counted(len(journal.finished), 'file')} ({size:,.1f} MB) are finished"
             )
         part_of = _cut(graph, settings, parts, journal, progress)
         cut = journal.note("edge cut", lambda: edge_cut(graph, part_of))
@@ -154,7 +155,8 @@ def _cut(
     ends = np.cumsum([nodes.count for nodes in graph.nodes.values()])
     if _CUT not in journal.files:
         progress(
-            f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges into {parts} parts ({settings.method})"
+            f"cutting {counted(graph.num_nodes, 'node')} and {counted(graph.num_edges, 'edge')} into "
+            f"{counted(parts, 'part')} ({settings.method})"
         )
         if settings.method in STREAMING:
             found = streamed_parts(

@@ -23,6 +23,7 @@ import numpy as np
 from numba import njit
 
 from ..config import Partition
+from ..config.counted import counted
 from .arrays import GraphArrays
 from .blocks import id_blocks
 from .external_order import ROWS_AT_ONCE, Column, ExternalOrder, bucket_bounds
@@ -124,7 +125,7 @@ def _stream(
     degree = np.zeros(num_vertices, dtype=np.int64)
     for ends, _, _ in _entries(graph):
         add_counts(ends, degree)
-    progress(f"sorting {graph.num_edges:,} edges by node, on the disk")
+    progress(f"sorting {counted(graph.num_edges, 'edge')} by node, on the disk")
     # Stable: nodes of the same degree keep the user's order, in which neighbours are often near each other.
     most = int(degree.max())
     vertex = group_by_key(most - degree, most + 1)[1].astype(index)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import EdgeType, edge_type_name
+from ..config.counted import counted
 from .arrays import EdgeArrays, GraphArrays
 from .blocks import blocks_of, bytes_per_row, id_blocks, row_blocks
 from .columns import summarise
@@ -84,7 +85,9 @@ class PartitionWriter:
 
     def _node_type(self, index: int, node_type: str) -> dict[str, Any]:
         nodes, original = self._graph.nodes[node_type], self._original[node_type]
-        self._progress(f"writing node type {index + 1} of {len(self._graph.nodes)}: {node_type}, {nodes.count:,} nodes")
+        self._progress(
+            f"writing node type {index + 1} of {len(self._graph.nodes)}: {node_type}, {counted(nodes.count, 'node')}"
+        )
         folder = f"nodes/{index}"
         self._write(f"{folder}/original_id.npy", original.dtype, original.shape, lambda: [original])
         stems = _stems(nodes.attributes, reserved={"original_id"})
@@ -104,7 +107,9 @@ class PartitionWriter:
     def _edge_type(self, index: int, edge_type: EdgeType) -> dict[str, Any]:
         edges = self._graph.edges[edge_type]
         name = edge_type_name(edge_type)
-        self._progress(f"writing edge type {index + 1} of {len(self._graph.edges)}: {name}, {edges.count:,} edges")
+        self._progress(
+            f"writing edge type {index + 1} of {len(self._graph.edges)}: {name}, {counted(edges.count, 'edge')}"
+        )
         folder = f"edges/{index}"
         files = {file: f"{folder}/{file}.npy" for file in ("colptr", "row", "edge_id", "src_degree")}
         stems = _stems(edges.attributes, reserved=set(files))

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..config import Experiment
+from ..config.counted import counted
+from ..config.sampling import shown_entry
 
 _MANY_EDGES = 100_000_000
 _SCARCE = 0.02
@@ -54,13 +56,15 @@ def _features(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
             )
         if features["constant_columns"]:
             yield (
-                f'{features["constant_columns"]} of the {features["columns"]} columns of x of "{name}" are constant '
-                "and say nothing: leave them out"
+                f'of {counted(features["columns"], "column")} of x of "{name}" {features["constant_columns"]} '
+                "constant: leave such out, they say nothing"
             )
         if features["not_finite_columns"]:
-            yield f'{features["not_finite_columns"]} columns of x of "{name}" hold infinite values: mend them'
+            columns = counted(features["not_finite_columns"], "column")
+            yield f'{columns} of x of "{name}" with infinite values: mend that'
         if features["missing"]:
-            yield f'{features["missing"]:,} values of x of "{name}" are missing; they become their column\'s mean'
+            missing = counted(features["missing"], "missing value")
+            yield f'{missing} of x of "{name}": the mean of the column stands for it'
 
 
 def _nodes(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
@@ -76,7 +80,7 @@ def _nodes(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
     for name, relation in facts["relations"].items():
         if relation["repeated_edges"]:
             yield (
-                f'"{name}" has {relation["repeated_edges"]:,} repeated edges: each counts as a neighbour of its own; '
+                f'"{name}" has {counted(relation["repeated_edges"], "repeated edge")}, each a neighbour of its own; '
                 "coalesce them unless that is meant"
             )
 
@@ -85,20 +89,22 @@ def _fanouts(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
     for name, relation in facts["relations"].items():
         if not relation["takes_part"] or not relation["edges"]:
             continue
-        degrees, fanout = relation["destination_degrees"], relation["fanout"][0]
-        if fanout > degrees["max"]:
+        degrees, fanout, most = relation["destination_degrees"], relation["fanout"][0], relation["most_drawn"][0]
+        shown, least = shown_entry(fanout), fanout["min"] if isinstance(fanout, dict) else fanout
+        if least > degrees["max"]:
             yield (
-                f'"{name}": no node has more than {degrees["max"]} neighbours, a fanout of {fanout} draws all of them'
+                f'"{name}": no node has more than {counted(degrees["max"], "neighbour")}, a fanout of {shown} '
+                "draws all of them"
             )
-        elif fanout > 0 and relation["drawn_share"][0] < 0.1:
+        elif most > 0 and relation["drawn_share"][0] < 0.1:
             yield (
-                f'"{name}": a fanout of {fanout} draws {relation["drawn_share"][0]:.1%} of the edges (mean degree '
+                f'"{name}": a fanout of {shown} draws {relation["drawn_share"][0]:.1%} of the edges (mean degree '
                 f"{degrees['mean']:.3g}, largest {degrees['max']:,}): more, or a share of the degree, "
                 "{ratio: 0.1, min: 1, max: 50}"
             )
-        elif fanout < 0 and degrees["max"] > 10_000:
+        elif most > 10_000:
             yield (
-                f'"{name}": a fanout of -1 draws up to {degrees["max"]:,} neighbours of one node; give a number for '
+                f'"{name}": a fanout of {shown} draws up to {most:,} neighbours of one node; give a lower number for '
                 "training, and evaluate with all of them by evaluate.method=layerwise"
             )
 
@@ -109,8 +115,8 @@ def _batches(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
     share = sum(batch["nodes"].values()) / max(total, 1)
     if 0 < batch["steps"] < 5:
         yield (
-            f"an epoch is {batch['steps']} steps of {experiment.sampling.batch_size} seeds on one rank: a smaller "
-            "sampling.batch_size learns more in an epoch"
+            f"an epoch is {counted(batch['steps'], 'step')} of {experiment.sampling.batch_size} seeds on one rank: "
+            "a smaller sampling.batch_size learns more in an epoch"
         )
     if share > 0.5 and batch["steps"] > 1:
         yield (

@@ -23,16 +23,18 @@ def relation_facts(graph: Graph, target: str, experiment: Experiment) -> dict[st
     found = {}
     for number, edge_type in enumerate(edge_types):
         in_degrees = np.diff(graph.csc(edge_type).colptr)
+        degrees = spread(in_degrees)
         self_loops, repeated = _odd_edges(graph, edge_type)
         found[edge_type_name(edge_type)] = {
             "edges": graph.schema.edges[edge_type].count,
             "attributes": list(graph.schema.edges[edge_type].attributes),
             "takes_part": edge_type[2] in needed[1],
-            "destination_degrees": spread(in_degrees),
+            "destination_degrees": degrees,
             "source_degrees": spread(np.asarray(graph.source_degrees(edge_type))),
             "self_loops": self_loops,
             "repeated_edges": repeated,
-            "fanout": [hop[number].most for hop in rules],
+            "fanout": [hop[number].written() for hop in rules],
+            "most_drawn": [int(hop[number].counts(np.array([degrees["max"]]))[0]) for hop in rules],
             "drawn_share": [_drawn_share(in_degrees, hop[number]) for hop in rules],
         }
     return found

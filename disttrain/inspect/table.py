@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..config.counted import counted
+
 _WIDE = 140
 """Columns, where the output goes to a file."""
 
@@ -83,7 +85,10 @@ def _relations(facts: dict[str, Any]) -> Table:
 
 def _labels(facts: dict[str, Any]) -> Table:
     labels = facts["labels"]
-    title = f"{labels['attribute']} of {facts['target']}: {labels['labelled']:,} of {labels['nodes']:,} nodes have one"
+    title = (
+        f"{labels['attribute']} of {facts['target']}: of {counted(labels['nodes'], 'node')} "
+        f"{labels['labelled']:,} with one"
+    )
     splits = labels["splits"]
     table = _table(title, "class" if "classes" in splits["train"] else "", *splits)
     table.add_row("nodes", *(f"{split['nodes']:,}" for split in splits.values()))
@@ -117,8 +122,8 @@ def _batches(facts: dict[str, Any]) -> Table:
 
 def _memory(facts: dict[str, Any]) -> Table:
     memory = facts["memory"]
-    machines = f"{memory['machines']} machine{'s' if memory['machines'] > 1 else ''}"
-    table = _table(f"memory, estimated for {machines}; {memory['parameters']:,} parameters", "", "size")
+    machines = counted(memory["machines"], "machine")
+    table = _table(f"memory, estimated for {machines}; {counted(memory['parameters'], 'parameter')}", "", "size")
     for title, part in (("mapped, per machine", "mapped"), ("per rank", "rank")):
         for name, count in memory[part].items():
             table.add_row(f"{title}: {name}", size(count))

@@ -130,7 +130,7 @@ def _num_codes(x_cat: Attribute, num_nodes: int) -> int:
         raise ExperimentError(f"x_cat holds codes, whole numbers from 0 on, of an integer type; {came}")
     if high >= max(num_nodes, MOST_SPARE_CODES):
         raise ExperimentError(
-            f"x_cat has the code {high}, but there are only {num_nodes} nodes; number the categories from 0 on"
+            f"x_cat has the code {high}, more than there are nodes ({num_nodes:,}); number the categories from 0 on"
         )
     return high + 1
 

@@ -9,6 +9,8 @@ from types import TracebackType
 from rich import progress
 from rich.console import Console
 
+from ..config.counted import counted
+
 _SECONDS_BETWEEN_LINES = 20.0
 
 
@@ -47,4 +49,4 @@ class Progress:
             self._bar.update(self._task, completed=rows)
         elif self._shown and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            self._console.print(f"predicted {rows:,} of {self._num_rows:,} nodes", markup=False)
+            self._console.print(f"predicted {rows:,} of {counted(self._num_rows, 'node')}", markup=False)

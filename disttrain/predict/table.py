@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..config.counted import counted
+
 
 def show_predictions(summary: dict[str, Any], directory: Path) -> None:
     """Print how many nodes of each split were predicted, and how well."""
@@ -26,4 +28,6 @@ def show_predictions(summary: dict[str, Any], directory: Path) -> None:
     console.print(table)
     if not summary["data"]["as_in_training"]:
         console.print("these are other data than the run was trained with", markup=False)
-    console.print(f"{summary['rows']:,} rows in {len(summary['files'])} files in {directory}", markup=False)
+    console.print(
+        f"{counted(summary['rows'], 'row')} in {counted(len(summary['files']), 'file')} in {directory}", markup=False
+    )

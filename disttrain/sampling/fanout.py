@@ -30,6 +30,12 @@ class Rule(NamedTuple):
         wanted = np.maximum(np.ceil(self.ratio * degrees * (1 - 1e-12)).astype(np.int64), self.least)
         return np.minimum(degrees, wanted if self.most < 0 else np.minimum(wanted, self.most))
 
+    def written(self) -> int | dict[str, float | int | None]:
+        """As YAML and JSON have it."""
+        if not self.ratio:
+            return self.most
+        return {"ratio": self.ratio, "min": self.least, "max": None if self.most < 0 else self.most}
+
 
 def _rule(entry: int | Share) -> Rule:
     if isinstance(entry, Share):

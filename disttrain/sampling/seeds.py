@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..config import ExperimentError
+from ..config.counted import counted
 from ..graph.graph import Graph
 from ..world import World
 from .kernels import shuffle_keys, stream_key
@@ -75,9 +76,9 @@ def gather_seeds(
         missing = np.flatnonzero(time_keys(seeds.times) == NEVER)
         if len(missing):
             raise ExperimentError(
-                f"sampling.time_attr: {len(missing)} of {len(seeds)} seeds have no `{time}` ({what}), the first "
-                f"is node {seeds.original[missing[0]]} of type `{node_type}`; without it nothing is known to be before "
-                "them. Leave them out of the split, or fill in their times"
+                f"sampling.time_attr: {len(missing)} of {counted(len(seeds), 'seed')} without `{time}` ({what}), the "
+                f"first is node {seeds.original[missing[0]]} of type `{node_type}`; without it nothing is known "
+                "to be before them. Leave them out of the split, or fill in their times"
             )
     return seeds
 

@@ -94,8 +94,8 @@ class NodeClassification:
             raise ExperimentError(f"{where}: classes are whole numbers from 0 on, the largest value is {high:g}")
         if high >= max(schema.nodes[node_type].count, _MOST_SPARE_CLASSES):
             raise ExperimentError(
-                f"{where}: the highest class is {high:.0f}, but there are only {schema.nodes[node_type].count} nodes; "
-                "number the classes from 0 on"
+                f"{where}: the highest class is {high:.0f}, more than there are nodes "
+                f"({schema.nodes[node_type].count:,}); number the classes from 0 on"
             )
         num_classes = max(int(high) + 1, len(names), 2)
         weights = _class_weights(task, num_classes, names)

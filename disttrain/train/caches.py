@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import Experiment
+from ..config.counted import counted
 from ..sampling import NodeLoader
 from ..sampling.cache import Draws, fill_cache
 from ..sampling.columns import Columns
@@ -31,4 +32,4 @@ def fill_caches(experiment: Experiment, world: World, loaders: Mapping[str, Any]
         draws.append(Draws(loaders["val"], [0], weight=len(epochs)))
     fill_cache(world, columns, draws, sampling.cache_bytes)
     rows = sum(len(table.cached) for table in columns.tables)
-    return f"keeping {rows:,} rows of other machines ({columns.cached_bytes / 2**20:,.1f} MiB)"
+    return f"keeping {counted(rows, 'row')} of other machines ({columns.cached_bytes / 2**20:,.1f} MiB)"

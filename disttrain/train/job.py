@@ -88,13 +88,13 @@ def describe_partition(graph: Graph) -> list[str]:
         f"edges between partitions: {cut['total']:.1%}",
     ]
     lines += [
-        f"  {edge_type_name(edge_type)}: {edges.count:,} edges, "
+        f"  {edge_type_name(edge_type)}: {counted(edges.count, 'edge')}, "
         f"{cut['per_relation'].get(edge_type_name(edge_type), 0.0):.1%} between partitions"
         for edge_type, edges in graph.schema.edges.items()
     ]
     lines.append("largest share of a partition, 1 is perfect balance:")
     lines += [
-        f"  {node_type}: {nodes.count:,} nodes, {_balance(balance['per_type'].get(node_type))}"
+        f"  {node_type}: {counted(nodes.count, 'node')}, {_balance(balance['per_type'].get(node_type))}"
         for node_type, nodes in graph.schema.nodes.items()
     ]
     seeds = balance["train_seeds"]

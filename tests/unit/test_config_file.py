@@ -332,7 +332,7 @@ def test_a_misspelt_required_key_is_said_once() -> None:
 
 def test_fanouts_per_relation_against_layers() -> None:
     found = mistakes(SMALL, "sampling.fanout={default: [3, 2], 'a, b, c': [1]}", "sampling.eval_fanout=[-1]")
-    assert any('sampling.fanout["a,b,c"]' in line and "has 1 hops" in line for line in found)
+    assert any('sampling.fanout["a,b,c"]' in line and "has 1 hop (" in line for line in found)
     assert any(line.startswith("sampling.eval_fanout") for line in found)
     assert len(found) == 2
 

@@ -34,7 +34,7 @@ def test_a_share_of_the_degree_is_a_fanout(tmp_path: Path) -> None:
         ("sampling.fanout=[{ratio: 0.5, min: 3, max: 2}, 5]", "sampling.fanout[0]", "max is 2, below min, which is 3"),
         ("sampling.fanout=[{min: 3}, 5]", "sampling.fanout[0].ratio", "is missing"),
         ("sampling.fanout=[some, 5]", "sampling.fanout[0]", "a whole number of at least -1"),
-        ("sampling.fanout=[{ratio: 0.5}]", "sampling.fanout", "has 1 hops ([{ratio: 0.5}]), but model.layers is 2"),
+        ("sampling.fanout=[{ratio: 0.5}]", "sampling.fanout", "has 1 hop ([{ratio: 0.5}]), but model.layers is 2"),
         ("sampling.time_atr=t", "sampling.time_atr", "did you mean `time_attr`?"),
         ("sampling.seed_time=t", "sampling", "seed_time is given, but no time_attr"),
         ("sampling={backend: pyg-lib, fanout: [{ratio: 0.5}, 5]}", "sampling", "has no fanout by ratio"),

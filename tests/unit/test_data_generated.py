@@ -120,7 +120,7 @@ def test_every_pair_can_be_asked_for():
 
 
 def test_refusals():
-    with pytest.raises(ExperimentError, match=r"42 pairs of nodes .* got 43"):
+    with pytest.raises(ExperimentError, match=r"at most 42 .* got 43"):
         generate(section(nodes={"a": {"num_nodes": 7}}, edges={"a,of,a": {"num_edges": 43}}))
     with pytest.raises(ExperimentError, match=r"expected node types out of .*'author'.* got 'autor'"):
         generate(section(edges={"autor,writes,paper": {"num_edges": 3}}))

@@ -179,7 +179,7 @@ def test_sparse_features_and_adjacency_become_dense_and_edges():
 def test_an_edge_to_no_node_is_refused():
     data = hetero()
     data["user", "buys", "item"].edge_index[1, 0] = 3
-    with pytest.raises(ExperimentError, match=r'ids of "item" from 0 to 3, but there are 3 such nodes'):
+    with pytest.raises(ExperimentError, match=r'ids of "item" from 0 to 3, with 3 such nodes'):
         conform(data, "it")
 
 

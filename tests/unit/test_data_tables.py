@@ -317,7 +317,7 @@ def test_duplicate_and_absent_keys(folder: Path):
     (folder / "users.csv").write_text(USERS + "ann,1,true,2020-01-01,FR,a,train\n,1,true,2020-01-01,FR,a,train\n")
     with pytest.raises(ExperimentError) as refused:
         load(section(folder), TASK)
-    assert "data.nodes.user.key: 1 rows have no name" in str(refused.value)
+    assert "data.nodes.user.key: 1 row without name" in str(refused.value)
     assert "data.nodes.user.key: 1 values of name are not unique: ann (2 times)" in str(refused.value)
 
 
@@ -327,7 +327,7 @@ def test_dangling_keys_are_refused_or_dropped(folder: Path):
     with pytest.raises(ExperimentError) as refused:
         load(section(folder), TASK)
     assert (
-        '"order,user,user": 3 rows of user name 2 keys that no row of nodes.user has: zed (2 rows), kim (1 rows)'
+        '"order,user,user": 3 rows with 2 keys in user that no row of nodes.user has: zed (2 rows), kim (1 row)'
         in str(refused.value)
     )
     loaded = load(section(folder, dangling="drop"), TASK)
@@ -342,7 +342,7 @@ def test_dangling_keys_are_refused_or_dropped(folder: Path):
         ({"features": {"numeric": ["country"]}}, '"country" (VARCHAR) must hold numbers'),
         ({"features": {"boolean": ["country"]}}, '"country" (VARCHAR) must hold true or false'),
         ({"label": "one", "columns": {"one": "1"}}, "at least two classes"),
-        ({"time": "age"}, '1 rows have no "age"'),
+        ({"time": "age"}, '1 row without "age"'),
         ({"features": {"datetime": ["country"]}}, '"country" (VARCHAR) must hold dates'),
         (
             {"label": "several", "columns": {"several": "[age, 1]"}},

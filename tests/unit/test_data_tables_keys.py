@@ -116,7 +116,7 @@ def test_composite_keys(tmp_path: Path):
     assert loaded.keys["seat"].to_pylist()[1] == {"room": "A", "number": 2}
     assert loaded.info["without_key"] == {"ticket,at,seat": 1}
     write(tmp_path, tickets="room,number,who\nB,9,ann\nA,1,bob\nB,9,cyd\n")
-    assert "2 rows of room, number name 1 keys that no row of nodes.seat has: B, 9 (2 rows)" in refusal(
+    assert "2 rows with 1 key in room, number that no row of nodes.seat has: B, 9 (2 rows)" in refusal(
         tables(tmp_path, nodes, edges)
     )
     nodes["ticket"]["foreign_keys"] = {"number": "seat"}
@@ -149,9 +149,7 @@ def test_duplicates_are_refused_or_the_first_is_kept(tmp_path: Path):
     assert loaded.data["person"].y.tolist() == [0, 0, 1]
     assert edges_of(loaded, "person", "knows", "person") == [(0, 2)]
     assert loaded.info["rows_left_out"] == {"nodes.person": {"duplicates": 2}}
-    assert left_out_lines(loaded.info) == [
-        "data.nodes.person: 2 rows are left out: they repeat the key of an earlier row"
-    ]
+    assert left_out_lines(loaded.info) == ["data.nodes.person: 2 rows left out for the key of an earlier row"]
 
 
 def test_rows_without_label_or_time(tmp_path: Path):
@@ -163,9 +161,9 @@ def test_rows_without_label_or_time(tmp_path: Path):
     people = {"person": {**PEOPLE["person"], "time": "born"}}
     knows = {"person,knows,person": {**KNOWS["person,knows,person"], "time": "at"}}
     said = refusal(tables(tmp_path, people, knows, missing_labels="refuse"))
-    assert "data.nodes.person.label: 1 rows have no kind (data.missing_labels: keep" in said
-    assert 'data.nodes.person.time: 1 rows have no "born" (data.missing_times: drop' in said
-    assert 'data.edges["person,knows,person"].time: 2 rows have no "at"' in said
+    assert "data.nodes.person.label: 1 row without kind (data.missing_labels: keep" in said
+    assert 'data.nodes.person.time: 1 row without "born" (data.missing_times: drop' in said
+    assert 'data.edges["person,knows,person"].time: 2 rows without "at"' in said
     kept = load(tables(tmp_path, people, knows, missing_times="drop"), TASK)
     assert kept.keys["person"].to_pylist() == [1, 2, 4, 5]
     assert kept.info["without_label"] == {"person": 1}

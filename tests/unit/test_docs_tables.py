@@ -44,13 +44,13 @@ def test_the_section_in_the_page(tmp_path: Path):
     assert loaded.keys["customer"].to_pylist() == ["007", "07", "7", "8", "9"]
     assert loaded.data["customer"].y.tolist() == [0, 1, 1, -1, 0]
     assert left_out_lines(loaded.info) == [
-        "data.nodes.customer: 1 rows are left out: they repeat the key of an earlier row",
-        "data.nodes.order: 1 rows are left out: they do not satisfy `where`",
-        "data.nodes.order: 1 rows are left out: they have no time",
-        '"order,customer,customer": 1 edges are left out: they name a key that no row has',
-        '"customer,likes,product": 1 edges are left out: they name a key that no row has',
-        '"order,item,product": 1 rows name nothing (NULL) and are no edge',
-        '"customer": 1 nodes have no label and are in no split',
+        "data.nodes.customer: 1 row left out for the key of an earlier row",
+        "data.nodes.order: 1 row left out by `where`",
+        "data.nodes.order: 1 row left out without a time",
+        '"order,customer,customer": 1 edge left out for a key that no row has',
+        '"customer,likes,product": 1 edge left out for a key that no row has',
+        '"order,item,product": 1 row without a key (NULL), hence no edge',
+        '"customer": 1 node without a label, in no split',
     ]
 
 

@@ -14,6 +14,7 @@ import torch
 from disttrain import cli
 from disttrain.config import Experiment, ExperimentError, NodeClassification
 from disttrain.graph.graph import Graph
+from disttrain.inspect.advice import _fanouts
 from disttrain.inspect.labels import label_facts
 from disttrain.inspect.nodes import node_facts
 from disttrain.inspect.relations import relation_facts
@@ -76,6 +77,29 @@ def test_relations_by_counting(graph: Graph) -> None:
         assert found["takes_part"] == (edge_type[2] == "paper")
     assert facts["paper,cites,paper"]["self_loops"] >= 20
     assert facts["paper,cites,paper"]["repeated_edges"] >= 10
+
+
+def test_a_share_of_the_degree_is_shown_and_judged_as_it_is_written(graph: Graph) -> None:
+    """Without `max` there is no bound, which is not a fanout of -1."""
+    citing = np.bincount(zoo()["paper", "cites", "paper"].edge_index[1].numpy())
+    for entry, most in (
+        ({"ratio": 0.25, "min": 2, "max": None}, int(np.ceil(citing.max() / 4))),
+        ({"ratio": 0.5, "min": 1, "max": 3}, 3),
+        (-1, citing.max()),
+        (2, 2),
+    ):
+        found = relation_facts(graph, "paper", experiment(fanout=[entry]))["paper,cites,paper"]
+        assert found["fanout"] == [entry] and found["most_drawn"] == [most]
+    bounds = {"ratio": 0.01, "min": 0, "max": None}, {"ratio": 0.5, "min": 10_001, "max": None}
+    facts = relation_facts(graph, "paper", experiment(fanout=[{**bounds[0], "max": 5}]))
+    lines = list(_fanouts(experiment(), {"relations": facts}))
+    assert any(
+        line.startswith('"paper,cites,paper": a fanout of {ratio: 0.01, min: 0, max: 5} draws') for line in lines
+    )
+    facts["paper,cites,paper"].update(fanout=[bounds[1]], most_drawn=[20_000], drawn_share=[0.5])
+    facts["paper,cites,paper"]["destination_degrees"]["max"] = 40_000
+    (line,) = (line for line in _fanouts(experiment(), {"relations": facts}) if "cites" in line)
+    assert "a fanout of {ratio: 0.5, min: 10001} draws up to 20,000 neighbours of one node" in line
 
 
 def test_percentiles_are_values_that_occur() -> None:
