@@ -345,7 +345,7 @@ def test_columns_may_be_called_like_what_sql_is_made_of(tmp_path: Path):
     people = {"person": {"file": "people.csv", "key": "id", "label": "name", "features": {"numeric": ["v"]}}}
     loaded = load(tables(tmp_path, people, KNOWS, dangling="drop"), TASK)
     assert loaded.data["person"].y.tolist() == [0, 1, 2]
-    assert "1 rows of b name 1 keys" in refusal(tables(tmp_path, people, KNOWS)).replace("1 row of", "1 rows of")
+    assert "1 row with 1 key in b that no row" in refusal(tables(tmp_path, people, KNOWS))
 
     write(tmp_path, people="__ROW__,kind\n0,a\n1,b\n")
     people = {"person": {"file": "people.csv", "key": "__ROW__", "label": "kind"}}
