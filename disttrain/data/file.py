@@ -55,8 +55,12 @@ def read_file(data: FileData) -> Any:
         ) from None
     except ImportError as error:
         raise ExperimentError(f"data.path: {data.path} needs a package that is not installed: {error}") from None
-    except (RuntimeError, EOFError, OSError) as error:
-        raise ExperimentError(f"data.path: {data.path} is not a file of torch.save: {error}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # of what is not a pickle, the unpickler says so by whatever comes first
+        raise ExperimentError(
+            f"data.path: {data.path} is not a file of torch.save, or a damaged one: {type(error).__name__}: {error}"
+        ) from None
     graph = _one_processed(graph)
     if not isinstance(graph, (Data, HeteroData)):
         raise ExperimentError(f"data.path: expected a HeteroData or Data in {data.path}, got {type(graph).__name__}")

@@ -203,6 +203,11 @@ def _copy_aligned(
         elif (length is not None or isinstance(value, Tensor)) and name in _ALIGNED:
             shape = tuple(value.shape) if isinstance(value, (Tensor, np.ndarray)) else tuple(value.sizes())
             raise ExperimentError(f"{place}: expected one row for each of {rows}, got a tensor of shape {shape}")
+        elif isinstance(value, (list, tuple)) and (name in _ALIGNED or is_split):
+            raise ExperimentError(
+                f"{place}: expected a tensor with a row for each of {rows}, got a {type(value).__name__} of "
+                f"{len(value)}; make it a tensor where the graph is made (of text: numbers that stand for it)"
+            )
         else:
             left_out.append(place)
             continue
@@ -246,7 +251,7 @@ def target_node_type(data: HeteroData, task: Task) -> str:
             return labelled[0]
         if labelled:
             raise ExperimentError(f'task.node_type: several types have "{task.label}": {", ".join(labelled)}; name one')
-        names = sorted({name for node_type in data.node_types for name in list(data[node_type].keys())})
+        names = sorted({name for node_type in data.node_types for name in list(data[node_type].keys())} - {"num_nodes"})
         raise ExperimentError(f'task.label: no node type has an attribute "{task.label}"{nearest(task.label, names)}')
     if task.node_type not in data.node_types:
         raise ExperimentError(

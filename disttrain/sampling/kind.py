@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..config import EdgeType, Sampling, edge_type_name
 from ..config.check import nearest
 from ..graph.schema import Attribute, Schema
+from .temporal import NOT_A_TIME
 
 _EXACT = 2**53
 """Up to here floating numbers hold all whole ones."""
@@ -138,7 +139,9 @@ def _is_a_number(attribute: Attribute) -> bool:
 
 
 def _largest(attribute: Attribute) -> float:
-    return max(abs(attribute.low or 0), abs(attribute.high or 0))
+    """Of those that are not missing, which the smallest int64 stands for."""
+    low = 0 if attribute.low == NOT_A_TIME else attribute.low or 0
+    return max(abs(low), abs(attribute.high or 0))
 
 
 def _wrong_weights(weight: Attribute) -> str | None:

@@ -15,7 +15,7 @@ from .owners import numbers_of
 from .route import Route
 
 NEVER = np.iinfo(np.int64).max
-_NAT = np.iinfo(np.int64).min
+NOT_A_TIME = np.iinfo(np.int64).min
 
 
 def time_keys(times: np.ndarray) -> np.ndarray:
@@ -26,7 +26,7 @@ def time_keys(times: np.ndarray) -> np.ndarray:
     times = np.asarray(times).reshape(-1)
     if times.dtype.kind != "f":
         keys = times.astype(np.int64)
-        keys[keys == _NAT] = NEVER
+        keys[keys == NOT_A_TIME] = NEVER
         return keys
     times = times.astype(np.float64) + 0.0  # which makes -0.0 a 0.0
     bits = times.view(np.int64)
@@ -40,7 +40,7 @@ def comparable(times: np.ndarray, floating: bool) -> np.ndarray:
     times = np.asarray(times).reshape(-1)
     if not floating or times.dtype.kind == "f":
         return times
-    return np.where(times == _NAT, np.nan, times.astype(np.float64))
+    return np.where(times == NOT_A_TIME, np.nan, times.astype(np.float64))
 
 
 def edge_times(graph: Graph, route: Route, edge_type: EdgeType, time_attr: str, floating: bool) -> np.ndarray | None:

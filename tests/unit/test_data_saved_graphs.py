@@ -118,6 +118,8 @@ def hetero(**attributes: Any) -> HeteroData:
         ({"train_idx": torch.tensor([-1])}, "a.train_idx: expected ids of nodes, 0 to 3; they are -1 to -1"),
         ({"train_mask": torch.ones(3, dtype=torch.bool)}, "a.train_mask: expected a mask with one row for each of 4"),
         ({"val_mask": torch.rand(4)}, "a.val_mask: expected a mask with one row for each of 4 nodes, or the ids"),
+        ({"y": ["a", "b", "a", "b"]}, "a.y: expected a tensor with a row for each of 4, got a list of 4; make it"),
+        ({"val_mask": [True, False]}, "a.val_mask: expected a tensor with a row for each of 4, got a list of 2; make"),
         ({"edge_attr": torch.zeros(3)}, "a,to,a.edge_attr: expected one row for each of 2, got a tensor of shape (3,)"),
     ],
 )

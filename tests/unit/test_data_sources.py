@@ -71,7 +71,15 @@ def test_file_of_unknown_objects_needs_trust(tmp_path: Path):
     assert loaded.info["left_out"] == ["note"]
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "there is no file"), ([1, 2], "got list"), (b"no", "not a file")])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no file"),
+        ([1, 2], "got list"),
+        (b"no", "not a file"),
+        *((junk, "not a file") for junk in (b"junk", b"", b"\x80\x02", b"PK\x03\x04")),
+    ],
+)
 def test_file_that_is_no_graph(tmp_path: Path, content: Any, said: str):
     path = tmp_path / "graph.pt"
     if isinstance(content, bytes):

@@ -14,6 +14,7 @@ from scipy.stats import chisquare
 from torch_geometric.data import HeteroData
 
 from disttrain.config import Sampling, Share
+from disttrain.graph.schema import Attribute, Nodes, Schema
 from disttrain.sampling import NeighborSampler, Route
 from disttrain.sampling.fanout import fanout_rules
 from disttrain.sampling.kind import kind_conflicts, kind_of
@@ -174,6 +175,17 @@ def test_keys_of_whole_times_are_themselves_and_a_missing_date_is_never():
     assert time_keys(np.array([3, 250], np.uint8)).tolist() == [3, 250]
     assert time_keys(np.array([[0.0], [-0.0]], np.float16)).tolist() == [0, 0]
     assert np.isnan(comparable(dates, True)).tolist() == [False, True, False]
+
+
+def test_whole_times_beside_floating_ones_must_be_held_exactly_by_them():
+    def said(low: float, high: float) -> list[str]:
+        nodes = Nodes(4, {"t": Attribute("int64", (), low, high), "born": Attribute("float64", (), 0, 1)})
+        return kind_conflicts(Sampling(fanout=(2,), time_attr="t", seed_time="born"), Schema({"a": nodes}, {}, {}), "a")
+
+    assert said(-5, 2**53) == said(-(2**63), 5) == []  # the smallest int64 is a date that is missing
+    for low, high in ((0, 2**53 + 1), (-(2**53) - 1, 0)):
+        (line,) = said(low, high)
+        assert "whole numbers above 2**53" in line
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
