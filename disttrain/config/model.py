@@ -199,6 +199,8 @@ class RgatModel(RelationWeights):
     """Softmax over a node's neighbours of all relations (ARGAT), or of each relation by itself (WIRGAT)."""
     score: Literal["additive", "multiplicative"] = "additive"
     attention_dropout: Fraction = 0.0
+    edge_attr: Literal["auto"] | bool = "auto"
+    """Whether `edge_attr` takes part in the attention; `auto`: in each relation that has it."""
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> RgatModel:

@@ -36,6 +36,7 @@ KINDS: list[dict[str, Any]] = [
     {"kind": "rgcn", "self_loop": False, "inputs": {"embedding_dim": 3}},
     {"kind": "rgat", "heads": 2},
     {"kind": "rgat", "heads": 4, "attention": "within", "score": "multiplicative", "bases": 3, "norm": "batch"},
+    {"kind": "rgat", "edge_attr": False},
     {"kind": "rgat", "blocks": 2, "self_loop": False, "dropout": 0.5, "attention_dropout": 0.5},
     {"kind": "hgt", "heads": 2, "norm": "layer", "jumping_knowledge": "lstm"},
     {"kind": "hgt", "heads": 1, "residual": True, "inputs": {"project": False}, "jumping_knowledge": "max"},
@@ -50,9 +51,11 @@ def build(data: HeteroData, target: str = "paper", **settings: Any) -> LayeredMo
     return built
 
 
-def one_block(fanout: int) -> tuple[HeteroData, Block, list[tuple[str, str, str]], dict[str, torch.Tensor]]:
+def one_block(
+    fanout: int, edge_attr: bool = False
+) -> tuple[HeteroData, Block, list[tuple[str, str, str]], dict[str, torch.Tensor]]:
     """Papers and authors from all types; some destinations without neighbours of a relation, or of any."""
-    data = random_graph()
+    data = random_graph(edge_attr=edge_attr)
     batch = batch_of(data, "paper", list(range(12)), layers=2, fanout=fanout)
     block = blocks(batch, 2)[0]
     edge_types = relations_into(schema_of(data), TYPES)
@@ -163,6 +166,62 @@ def test_rgat_equals_pyg(fewer: dict[str, int], attention: str, score: str, fano
     ours.load_state_dict(weights)
     expected = of_types(theirs(*homogeneous(block, edge_types, x)), block, x)
     assert_same(ours(x, block, batch), expected)
+
+
+@pytest.mark.parametrize("attention", ["across", "within"])
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+def test_rgat_with_edge_attributes_equals_pyg(attention: str, score: str) -> None:
+    batch, block, edge_types, x = one_block(-1, edge_attr=True)
+    settings = config.RgatModel.model_validate(
+        {"kind": "rgat", "hidden": 6, "heads": 3, "activation": "none", "attention": attention, "score": score,
+         "self_loop": False}
+    )  # fmt: skip
+    ours = RgatLayer(settings, edge_types, 8, TYPES, dict.fromkeys(edge_types, 3))
+    theirs = RGATConv(
+        8, 2, len(edge_types), heads=3, attention_mechanism=f"{attention}-relation",
+        attention_mode=f"{score}-self-attention", edge_dim=3,
+    )  # fmt: skip
+    assert theirs.lin_edge is not None and theirs.e is not None
+    of_edges = (theirs.lin_edge.weight.t() @ theirs.e).t()
+    weights = {name: of_edges for name in ours.state_dict() if name.startswith("e.")}
+    assert len(weights) == len(edge_types)
+    ours.load_state_dict(
+        {**weights, "bias": theirs.bias, "q": theirs.q, "k": theirs.k, "matrices.weight": theirs.weight}
+    )  # type: ignore[arg-type]
+    whole = homogeneous(block, edge_types, x)
+    edge_attr = torch.cat([block.edge_attribute(batch, e) for e in edge_types])
+    assert_same(ours(x, block, batch), of_types(theirs(*whole, edge_attr), block, x))
+
+    # A relation without attributes: nothing is added there, or a factor of one.
+    bare, *others = edge_types
+    some = RgatLayer(settings, edge_types, 8, TYPES, dict.fromkeys(others, 3))
+    some.load_state_dict({n: w for n, w in ours.state_dict().items() if n in some.state_dict()})
+    nothing = torch.zeros(3) if score == "additive" else torch.linalg.lstsq(of_edges, torch.ones(3)).solution
+    edge_attr[: block.num_edges(bare)] = nothing
+    del batch[bare].edge_attr
+    assert_same(some(x, block, batch), of_types(theirs(*whole, edge_attr), block, x))
+
+
+@pytest.mark.parametrize("precision", [None, torch.float16])
+def test_rgat_learns_from_edge_attributes_on_every_batch(precision: Any) -> None:
+    """Of unequal widths, one relation without, and some values missing."""
+    data = random_graph(edge_attr=True)
+    del data["venue", "of", "paper"].edge_attr
+    data["paper", "cites", "paper"].edge_attr = data["paper", "cites", "paper"].edge_attr[:, 0]
+    data["author", "writes", "paper"].edge_attr[::5] = float("nan")
+    model = build(data, kind="rgat", heads=2)
+    assert set(model.wants.edges) == {e for e in data.edge_types if "edge_attr" in data[e] and e[2] != "island"}
+    some = batch_of(data, "paper", [1, 2, 3], layers=2, fanout=3)
+    for batch in (some, batch_of(data, "paper", [], layers=2), empty_of_edges(some)):
+        with torch.autocast("cpu", torch.float16, enabled=precision is not None):
+            out = model(batch)
+        assert out.isfinite().all()
+        check_gradients(model, out.float().square().sum())
+    other = batch_of(data, "paper", [1, 2, 3], layers=2, fanout=3)
+    other["paper", "cites", "paper"].edge_attr += 1
+    assert not torch.equal(model(other), model(some))
+    with pytest.raises(ExperimentError, match=r"model.edge_attr is true, but venue,of,paper has no attribute"):
+        build(data, kind="rgat", edge_attr=True)
 
 
 @pytest.mark.parametrize("fanout", [-1, 2])
