@@ -34,6 +34,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn of features": {"conv": "gcn", "inputs": {"project": False}, "relation_aggr": "max"},
     "batch norm": {"norm": "batch", "layers": 3, "activation": "elu", "dropout": 0.5},
     "one layer": {"layers": 1, "l2_normalize": True},
+    "gatv2": {"conv": "gatv2", "heads": 2, "relations": {"paper,in,venue": {"aggr": "max"}}},
+    "gin": {"conv": "gin", "inputs": {"standardize": True}},
+    "graph": {"conv": "graph", "aggr": "mean", "edge_weight": "kind", "layers": 3, "norm": "layer"},
+    "several aggregations side by side": {"aggr": ["sum", "std"], "relation_aggr": "cat", "residual": True},
     "mixed": {"relations": {"paper,cites,paper": {"conv": "gat"}, "author,writes,paper": {"conv": "gcn"}}},
     "jumping": {"jumping_knowledge": "cat", "layers": 3},
     "weights and a relation left out": {
@@ -44,6 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "rgcn": {"kind": "rgcn"},
     "rgat": {"kind": "rgat"},
+    "rgat without edge attributes": {"kind": "rgat", "edge_attr": False, "attention": "within"},
     "hgt": {"kind": "hgt"},
 }
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch_geometric.data import HeteroData
 
 from disttrain.config import Experiment
 from disttrain.train import job
 from disttrain.world import World
+from tests.graphs import zoo
 from tests.ranks import run_ranks
 from tests.training import events
 
@@ -64,6 +68,62 @@ def _experiment(directory: str, name: str, ranks: int) -> Experiment:
 def _train_all(world: World, directory: str) -> None:
     for name in MODELS:
         job.run(_experiment(directory, name, world.size), world)
+
+
+def few_seeds() -> HeteroData:
+    """The zoo with two training nodes, one to validate on and one to test on: in three parts, one has none to train."""
+    data = zoo()
+    for number, split in enumerate(("train_mask", "val_mask", "test_mask")):
+        mask = torch.zeros(211, dtype=torch.bool)
+        mask[[40 + number, 200] if split == "train_mask" else [40 + number]] = True
+        data["paper"][split] = mask
+    return data
+
+
+RELATIONS = {
+    "paper,cites,paper": {"conv": "gin"},
+    "venue,publishes,paper": {"conv": "gatv2", "heads": 2},
+    "author,writes,paper": {"aggr": {"kind": "quantile", "args": {"q": [0.25, 0.75]}}},
+}
+
+
+def _few(directory: str, name: str, ranks: int) -> Experiment:
+    relations = {"relations": RELATIONS} if name == "hetero_conv" else {}
+    return Experiment.model_validate(
+        {
+            "name": name,
+            "run_dir": f"{directory}/runs/few-{ranks}-{name}",
+            "data": {
+                "source": "python",
+                "function": "tests.distributed.test_models_ranks:few_seeds",
+                "split": {"by": "masks"},
+            },
+            "partition": {"parts": ranks, "method": "random", "dir": f"{directory}/parts/few-{ranks}"},
+            "task": {"kind": "node_classification", "node_type": "paper"},
+            "model": {"hidden": 8, "inputs": {"standardize": True}, **MODELS[name], **relations},
+            "sampling": {"fanout": [-1, -1], "batch_size": 2},
+            "train": {"epochs": 3, "lr": 0.01, "log_every": 1, "threads": 1},
+        }
+    )
+
+
+def _train_few(world: World, directory: str) -> None:
+    for name in MODELS:
+        job.run(_few(directory, name, world.size), world)
+
+
+def test_a_partition_without_seeds_takes_part_with_each_kind(tmp_path: Path) -> None:
+    for ranks in (1, 3):
+        run_ranks(_train_few, ranks, str(tmp_path), timeout=200.0)
+    manifest = json.loads((tmp_path / "parts" / "few-3" / "manifest.json").read_text())
+    assert sorted(manifest["balance"]["train_seeds"]) == [0, 1, 1]
+    for name in MODELS:
+        straight, spread = (
+            [e["loss"] for e in events(tmp_path / "runs" / f"few-{ranks}-{name}") if e["event"] == "train"]
+            for ranks in (1, 3)
+        )
+        assert len(set(straight)) == len(straight) == 3
+        assert spread == pytest.approx(straight, rel=1e-5, abs=2e-5), name
 
 
 def test_several_ranks_train_each_kind_as_one_does(tmp_path: Path) -> None:
