@@ -35,7 +35,8 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of all that decides the loaded graph: the section's settings, and the bytes of its files.
+        """Hex digest of all that decides the loaded graph: the section's settings, and the bytes of its files,
+        also of those that hold transforms of the user's own.
 
         What has no files (a function of the user's own, PyG's synthetic sets) is loaded, and its tensors are hashed.
         The task takes part by its node type and label, which decide the masks. PyG data sets that are not there yet are
@@ -44,10 +45,11 @@ class Source:
         Raises:
             ExperimentError: if a file is missing.
         """
-        from .digest import add_files, add_settings, add_tensors
+        from .digest import add_code, add_files, add_settings, add_tensors
 
         data, digest = self._data, hashlib.blake2b(digest_size=16)
         add_settings(digest, data, self._task)
+        add_code(digest, data)
         if isinstance(data, TablesData):
             from .tables import table_files
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from ..config import DataSource, ExperimentError, Task
+from .dotted import import_dotted
 
 # a change of how sources are read, that gives another graph from the same files, counts this up
 _READER = 2
@@ -37,6 +39,24 @@ def add_files(digest: hashlib.blake2b, files: Iterable[str]) -> None:
                     digest.update(chunk)
         except FileNotFoundError:
             raise ExperimentError(f"data: there is no file {path}") from None
+
+
+def own_transforms(data: DataSource) -> list[str]:
+    """The transforms of the user's own, by dotted path."""
+    return [name for entry in data.transforms for name in ([entry] if isinstance(entry, str) else entry) if ":" in name]
+
+
+def add_code(digest: hashlib.blake2b, data: DataSource) -> None:
+    """Hash the files of the modules that transforms of the user's own are in; not those that these import.
+
+    Raises:
+        ExperimentError: if there is no such transform.
+    """
+    for name in own_transforms(data):
+        found = import_dotted(name, f"data.transforms {name}")
+        file = getattr(sys.modules.get(getattr(found, "__module__", "")), "__file__", None)
+        if file is not None:
+            add_files(digest, [file])
 
 
 def add_tensors(digest: hashlib.blake2b, data: HeteroData) -> None:

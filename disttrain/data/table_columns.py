@@ -270,8 +270,9 @@ class Table:
             query = f"SELECT * EXCLUDE ({', '.join(map(quoted, renamed))}), {back} FROM ({query})"
         self.columns = {name: "TIMESTAMP" if _is_zoned(kind) else kind for name, kind in types.items()}
         for name, expression in self.settings.columns.items():
-            if name in self.columns:
-                self.mistakes.append(f"data.{self.place}.columns.{name}: the file has a column of this name already")
+            if name.lower() in {column.lower() for column in self.columns}:
+                # SQL does not tell Age from age
+                self.mistakes.append(f"data.{self.place}.columns.{name}: there is a column of this name already")
                 continue
             extended = f"SELECT *, ({expression}) AS {in_sql(name)} FROM ({query})"
             try:

@@ -183,7 +183,8 @@ def reading_of(paths: list[str], form: CsvFormat, missing: tuple[str, ...], scra
                 f"{os.path.basename(path)} has other columns than {os.path.basename(paths[0])}: {difference}"
             )
     names = tuple(headers[paths[0]])
-    twice = sorted({name for name in names if names.count(name) > 1})
+    lower = [name.lower() for name in names]  # SQL does not tell Age from age
+    twice = sorted({name for name in names if lower.count(name.lower()) > 1})
     if twice or "" in names:
         what = f"several columns {', '.join(twice)}" if twice and twice != [""] else "a column without a name"
         raise ExperimentError(

@@ -91,7 +91,8 @@ def _make_from_lines(database: Any, path: Path, keys: NodeKeys) -> None:
             f"--ids {path}: a node is known by {', '.join(keys.names)} together; give a .csv or .parquet file with "
             "these columns"
         )
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    # not splitlines: an id may hold what Unicode calls a line's end
+    lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     table = pa.table({"given0": pa.array(lines, pa.string())})
     database.register("lines", table)
     database.execute("CREATE TEMP TABLE given AS SELECT * FROM lines")

@@ -46,12 +46,15 @@ class Request:
         """
         if split is not None and ids is not None:
             raise ExperimentError("--split and --ids both say which nodes to predict; give one of them")
+        for option, word in (("RUN_DIR", run_directory), ("--split", split), ("--ids", ids), ("--output", output)):
+            if word == "":
+                raise ExperimentError(f"{option} is empty; was it an unset variable of the shell?")
         if not re.fullmatch(r"best|last|step-\d+", checkpoint):
             raise ExperimentError(f"--checkpoint: expected best, last or step-N, got {checkpoint!r}")
         return Request(
             run_directory=Path(run_directory),
             output=Path(output) if output is not None else Path(run_directory) / "predictions",
-            splits=parse_splits(split or "all"),
+            splits=parse_splits("all" if split is None else split),
             ids=Path(ids) if ids is not None else None,
             checkpoint=checkpoint,
             embeddings=embeddings,

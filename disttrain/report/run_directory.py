@@ -22,6 +22,8 @@ from .files import explaining, replace_text
 
 logger = logging.getLogger(__name__)
 
+_LOCK = ".lock"
+_JOB = "job.json"
 _OURS = ("checkpoints", "tensorboard", "metrics.jsonl", "summary.json", "report.html", "experiment.yaml", "DONE")
 
 
@@ -37,11 +39,13 @@ class RunDirectory:
         """Take the directory, making it if need be.
 
         Raises:
-            ExperimentError: if another process uses it, or it may not be written to.
+            ExperimentError: if another process uses it, it may not be written to, or it holds files that are no run's
+                and that a run would replace.
         """
         with explaining(path, "the run directory"):
             path.mkdir(parents=True, exist_ok=True)
-            lock = open(path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 (stays open while the run lasts)
+            _refuse_others(path)
+            lock = open(path / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115 (stays open while the run lasts)
             try:
                 _take(lock, path)
             except BaseException:
@@ -96,6 +100,19 @@ def open_run_directory(world: World, path: Path, fresh: bool) -> RunDirectory | 
     return opened[0] if opened else None
 
 
+def _is_of_a_run(path: Path) -> bool:
+    return (path / _LOCK).exists() or (path / _JOB).exists()
+
+
+def _refuse_others(path: Path) -> None:
+    """The user's own experiment.yaml is not to be written over, nor are checkpoints of another program removed."""
+    if not _is_of_a_run(path) and (others := [name for name in _OURS if (path / name).exists()]):
+        raise ExperimentError(
+            f"the run directory {path} holds {', '.join(others)}, which no run here has made; a run would replace what "
+            f"is there. Choose another run_dir, or move them away (a copy of a run needs its {_LOCK}, even if empty)"
+        )
+
+
 def _take(lock: TextIO, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +149,7 @@ def _launcher() -> str:
 
 def _recorded(path: Path) -> list[str]:
     try:
-        return json.loads((path / "job.json").read_text(encoding="utf-8"))["launchers"]
+        return json.loads((path / _JOB).read_text(encoding="utf-8"))["launchers"]
     except (OSError, ValueError, KeyError):
         return []
 
@@ -140,10 +157,12 @@ def _recorded(path: Path) -> list[str]:
 def _record(path: Path, launchers: set[str]) -> None:
     with explaining(path, "the run directory"):
         path.mkdir(parents=True, exist_ok=True)
-        replace_text(path / "job.json", json.dumps({"launchers": sorted(launchers)}) + "\n")
+        replace_text(path / _JOB, json.dumps({"launchers": sorted(launchers)}) + "\n")
 
 
 def _clear(path: Path) -> None:
+    if not _is_of_a_run(path):
+        return
     with explaining(path, "the run directory"):
         for name in _OURS:
             entry = path / name

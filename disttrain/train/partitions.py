@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .. import data
 from ..config import EdgeType, Experiment, ExperimentError, FileData, OgbData, PygData, PythonData, TablesData
 from ..config.file import differences, plain
-from ..data.digest import NOT_DECIDING
+from ..data.digest import NOT_DECIDING, own_transforms
 from ..graph import fingerprint
 from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph
@@ -288,5 +288,7 @@ def checked_manifest(experiment: Experiment, directory: Path, data_fingerprint: 
             changed = [
                 f"if {experiment.data.function} draws at random, it has to do so under a seed: it is called again"
             ]
+        elif own_transforms(experiment.data) and not changed:
+            changed = [f"if no file of the data has changed, that of {', '.join(own_transforms(experiment.data))} has"]
         raise ExperimentError("\n  ".join([str(error), *changed])) from None
     return manifest

@@ -122,6 +122,22 @@ def test_function_beside_the_working_directory(project: None):
     assert fingerprint(other, TASK) != fingerprint(section, TASK)
 
 
+def test_what_transforms_of_ones_own_do_is_part_of_the_data(project: None, tmp_path: Path):
+    ids = torch.arange(8)
+    torch.save(Data(x=ids.float()[:, None], y=ids % 2, edge_index=torch.stack([ids, ids])), tmp_path / "graph.pt")
+
+    def found(*transforms: Any) -> str:
+        return fingerprint(source(source="file", path="graph.pt", split=HALF, transforms=list(transforms)), TASK)
+
+    before = found("my_project_graphs:double"), found({"my_project_graphs:double": {"times": 3}}), found("ToUndirected")
+    assert len(set(before)) == 3
+    with open("my_project_graphs.py", "a") as file:
+        file.write("def double(data):\n    data.x = 0 * data.x\n    return data\n")
+    sys.modules.pop("my_project_graphs")
+    after = found("my_project_graphs:double"), found({"my_project_graphs:double": {"times": 3}}), found("ToUndirected")
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [

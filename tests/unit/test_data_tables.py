@@ -276,7 +276,7 @@ def test_all_wrong_names_in_one_message(folder: Path):
         'data.nodes.user.features.numeric: there is no column "ag"; did you mean "age"?',
         'data.nodes.user.columns.bad: agge + 1: Binder Error: Referenced column "agge" not found',
         "data.nodes.user.columns.worse: 1 +: Parser Error",
-        "data.nodes.user.columns.age: the file has a column of this name already",
+        "data.nodes.user.columns.age: there is a column of this name already",
         "data.nodes.user.where: nme = 'ann'",
         'data.nodes.user.time: there is no column "join"; did you mean "joined"?',
         'data.nodes.order.foreign_keys: there is no column "usr"; did you mean "user"?',

@@ -352,6 +352,14 @@ def test_columns_may_be_called_like_what_sql_is_made_of(tmp_path: Path):
     assert 'no column may be called "__ROW__"' in refusal(tables(tmp_path, people, KNOWS))
 
 
+def test_names_that_differ_in_case_only_are_one(tmp_path: Path):
+    write(tmp_path, people="id,kind,age\n0,a,1\n1,b,2\n", knows="a,b\n0,1\n")
+    people = {"person": {**PEOPLE["person"], "columns": {"AGE": "age % 20"}}}
+    assert "columns.AGE: there is a column of this name already" in refusal(tables(tmp_path, people, KNOWS))
+    write(tmp_path, people="id,kind,Id\n0,a,1\n1,b,2\n")
+    assert "people.csv has several columns Id, id" in refusal(tables(tmp_path, PEOPLE, KNOWS))
+
+
 @pytest.mark.parametrize("use", [{"time": "at"}, {"features": {"numeric": ["at"]}}, {"features": {"datetime": ["at"]}}])
 def test_a_time_of_day_is_no_date_and_no_number(tmp_path: Path, use: dict[str, Any]):
     write(tmp_path, people="id,kind,at\n0,a,10:30:00\n1,b,11:00:00\n", knows="a,b\n0,1\n")

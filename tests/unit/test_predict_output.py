@@ -90,6 +90,9 @@ def test_words_of_the_command() -> None:
         Request.make("run", split="val", ids="x", **words)
     with pytest.raises(ExperimentError, match="expected best, last or step-N, got 'newest'"):
         Request.make("run", split=None, ids=None, **{**words, "checkpoint": "newest"})
+    for empty, option in (({"output": ""}, "--output"), ({"split": ""}, "--split"), ({"ids": ""}, "--ids")):
+        with pytest.raises(ExperimentError, match=f"{option} is empty"):
+            Request.make("run", **{"split": None, "ids": None, **words, **empty})
 
 
 def test_columns_have_one_schema_for_any_rows() -> None:

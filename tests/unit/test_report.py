@@ -88,6 +88,21 @@ def test_a_file_where_the_directory_should_be_is_refused(tmp_path: Path):
         RunDirectory.open(tmp_path / "run")
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_files_that_no_run_has_made_are_not_replaced(tmp_path: Path, fresh: bool):
+    (tmp_path / "experiment.yaml").write_text("# mine\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "mine.pt").touch()
+    with (
+        World.start(device="cpu", threads=1) as world,
+        pytest.raises(ExperimentError, match="holds checkpoints, experiment.yaml, which no run here has made"),
+    ):
+        open_run_directory(world, tmp_path, fresh=fresh)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["checkpoints", "experiment.yaml", "mine.pt"]
+    (tmp_path / ".lock").touch()  # as the message says of a copy
+    RunDirectory.open(tmp_path).close()
+
+
 def test_fresh_clears_once_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def start(launcher: str) -> bool:
         """Whether what was there is still there."""
@@ -100,6 +115,7 @@ def test_fresh_clears_once_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / "DONE").touch()
         return kept
 
+    (tmp_path / ".lock").touch()
     (tmp_path / "DONE").touch()
     assert not start("host 1 100.00")
     assert start("host 1 100.00")  # restarted by the same agent
