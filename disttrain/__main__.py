@@ -11,7 +11,7 @@ import traceback
 
 from . import cli, guard
 from .config import ExperimentError
-from .environment import hush_torch, let_threads_sleep, place, started_by_torchrun
+from .environment import hush_torch, let_threads_sleep, place, started_by_torchrun, turn
 from .lasting import LastingStream
 from .memory import memory_advice
 from .refusal import Leave, PeerError
@@ -23,7 +23,7 @@ def main() -> None:
     hush_torch()
     sys.stdout, sys.stderr = LastingStream(sys.stdout), LastingStream(sys.stderr)  # pyright: ignore
     if started_by_torchrun():
-        guard.start(place())
+        guard.start(place(), turn())
     try:
         code = cli.run(sys.argv[1:])
     except ExperimentError as error:

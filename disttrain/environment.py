@@ -30,3 +30,8 @@ def started_by_torchrun() -> bool:
 def place() -> str:
     """This rank and host, as messages name them."""
     return f"rank {os.environ.get('RANK', '0')} on {socket.gethostname()}"
+
+
+def turn() -> int:
+    """Which of the ranks on its machine this one is, 0-based."""
+    return int(os.environ.get("LOCAL_RANK", "0"))

@@ -81,7 +81,7 @@ def without_store(world: World, what: str, lost: StoreLost, error: Exception | N
     first = f"{first_line(error)}; " if error is not None else ""
     return PeerError(
         f"{world} could not go on in {what}: the store that rank 0 or its torchrun agent holds does not answer, so "
-        f"rank 0 or its machine is gone ({first}{first_line(lost)})"
+        f"rank 0, its machine or the network to it is gone ({first}{first_line(lost)})"
     )
 
 
@@ -91,7 +91,7 @@ def leave_with_the_others(world: World) -> None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     time.sleep(_SECONDS_TO_LEAVE)
     if trouble := world.notes.trouble():
-        guard.leave(1, f"disttrain: {world} ends: {trouble}")
+        guard.leave(1, f"disttrain: {world} ends, in {guard.place()}: {trouble}")
 
 
 def said(error: BaseException) -> str:

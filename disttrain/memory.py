@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .guard import LESS_MEMORY
+from .watchman import LESS_MEMORY
 
 
 def memory_advice(error: BaseException) -> str | None:

@@ -68,7 +68,8 @@ PROCESSES: dict[str, Fault] = {
         says=(rf"{WITHOUT_RANK_0}writing a checkpoint", r"rank 0 on \S+ was killed in writing a checkpoint"),
     ),
     "a-rank-hangs": Fault(
-        kind="hang", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", r"rank 1 on \S+ ends: rank 0")
+        kind="hang",
+        says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", rf"rank 1 on \S+ ends, in training {STEP}: rank 0"),
     ),
     "a-rank-hangs-outside-of-python": Fault(
         kind="hang in C", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, "", f"training {STEP}"))
@@ -245,14 +246,33 @@ ALONE: dict[str, str] = {
     "a-bit-of-a-partition-is-flipped": r"nodes/0/x\.npy: its checksum differs from the manifest's",
     "the-run-directory-is-in-use": r"disttrain: the run directory runs/tiny is in use by process \d+ on \S+\. Wait",
     "the-port-is-in-use": r"EADDRINUSE|[Aa]ddress already in use",
+    "the-kernel-kills-a-rank-for-its-memory": (
+        rf"rank 1 on \S+ was killed in training {STEP}; the kernel.s out-of-memory killer was at work on this machine: "
+        r"less memory is needed with a lower sampling\.batch_size"
+    ),
     "the-disk-is-full-for-predictions": rf"predictions could not be written to .*: {FULL}.* another --output",
 }
 """Faults that have a test of their own, `test_<name>`, and what is said."""
+
+MISSED_1 = r"rank 0 on host-1 waited for rank 1 in "
+MISSED_0 = r"rank 1 on host-2 (could not go on in|waited for rank 0 in|ends, in) "
+HUNG = r"rank 1 on host-2 has ended, and its torchrun agent \(process \d+\) shows no sign of life for \d+ s"
+
+NETWORK: dict[str, tuple[str, str]] = {
+    "the-network-of-a-machine-goes-down": (rf"{MISSED_1}{AT_STEP_2}", rf"(?s){MISSED_0}{AT_STEP_2}.*{HUNG}"),
+    "the-network-of-the-machine-with-the-store-swallows-everything": (
+        rf"{MISSED_1}{AT_STEP_2}",
+        rf"(?s){MISSED_0}{AT_STEP_2}.*{HUNG}",
+    ),
+    "the-machine-with-the-store-freezes": (r"rank 0 on host-1 ", rf"(?s){MISSED_0}{AT_STEP_2}.*{HUNG}"),
+}
+"""What is said on the first host, and on the second; in `tests/cluster`."""
 
 ALL: dict[str, tuple[str, ...]] = {
     **{name: fault.says for name, fault in (PROCESSES | PROGRAMS | DISKS).items()},
     **{name: damage.says for name, damage in DAMAGES.items()},
     **{name: (said,) for name, (_, _, said) in FORBIDDEN.items()},
     **{name: (said,) for name, said in ALONE.items()},
+    **NETWORK,
 }
 """What is said, by the fault's name."""

@@ -12,7 +12,6 @@ import importlib
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -47,9 +46,14 @@ def _kill_machine() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _limit_memory() -> None:
-    """The next large allocation fails."""
-    torch.empty(1 << 50, dtype=torch.uint8)
+def _run_out_of_memory() -> None:
+    """Of what the operating system lets this process have, `ulimit -v`."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (64 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    taken = []
+    while True:
+        taken.append(torch.ones(16 << 20, dtype=torch.uint8))
 
 
 def _fill_the_disk() -> None:
@@ -57,9 +61,24 @@ def _fill_the_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def _take_the_network_away() -> None:
-    """Of this host, a network namespace."""
-    subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+def _eat() -> None:
+    """All that the control group has, which the test has made for that: the kernel kills this process."""
+    Path(os.environ["DISTTRAIN_TEST_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
+    taken = []
+    while True:
+        taken.append(torch.ones(1 << 20, dtype=torch.uint8))  # written to, so that it is really taken
+
+
+def fill(ballast_file: Path = Path("ballast")) -> None:
+    """That file's disk, to the last byte."""
+    ballast = os.open(ballast_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for size in (1 << 16, 1 << 10, 1):
+        try:
+            while True:
+                os.write(ballast, b"0" * size)
+        except OSError:
+            pass
+    os.close(ballast)
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -76,11 +95,10 @@ KINDS: dict[str, Callable[[], Any]] = {
     "hang": lambda: time.sleep(1e5),
     "hang in C": lambda: ctypes.PyDLL(None).sleep(100_000),  # without letting go of the interpreter
     "be slow": lambda: time.sleep(4),
-    "fill the disk": lambda: resource.setrlimit(
-        resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    ),
-    "run out of memory": _limit_memory,
-    "take the network away": _take_the_network_away,
+    "fill the disk": _fill_the_disk,
+    "fill the disk with bytes": fill,
+    "eat memory": _eat,
+    "run out of memory": _run_out_of_memory,
 }
 
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
+from ..machine_code import compiled
 from .blocks import row_blocks
 from .order import place_keys
 
@@ -37,7 +37,7 @@ def bucket_bounds(starts: np.ndarray, rows_at_once: int) -> np.ndarray:
     return np.array(bounds, dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _deal(bucket: np.ndarray, ends: np.ndarray, order: np.ndarray) -> None:
     """Counting sort of one block by bucket: `ends` [buckets + 1], the rows of bucket b are
     `order[ends[b]:ends[b + 1]]`."""

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pymetis
-from numba import njit
 
 from ..config import EdgeType, ExperimentError
 from ..config.counted import counted
+from ..machine_code import compiled
 from .arrays import GraphArrays
 from .memory import available_memory
 from .random_cut import random_parts
@@ -111,7 +111,7 @@ def vertex_weights(graph: GraphArrays, parts: int) -> np.ndarray:
     return np.stack(columns, axis=1).astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count_ends(src: np.ndarray, dst: np.ndarray, src_offset: int, dst_offset: int, starts: np.ndarray) -> None:
     for edge in range(len(src)):
         u, v = src[edge] + src_offset, dst[edge] + dst_offset
@@ -120,7 +120,7 @@ def _count_ends(src: np.ndarray, dst: np.ndarray, src_offset: int, dst_offset: i
             starts[v + 1] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _place_ends(
     src: np.ndarray,
     dst: np.ndarray,
@@ -142,7 +142,7 @@ def _place_ends(
             next_place[v] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge_parallel(starts: np.ndarray, neighbours: np.ndarray, weights: np.ndarray) -> int:
     """Add up the weights of edges to the same neighbour, in place; returns how many entries are left."""
     num_vertices = len(starts) - 1

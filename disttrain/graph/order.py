@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ..machine_code import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_counts(keys: np.ndarray, counts: np.ndarray) -> None:
     """`counts[k] += 1` for each key k."""
     for index in range(len(keys)):
         counts[keys[index]] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place_keys(keys: np.ndarray, next_place: np.ndarray, order: np.ndarray) -> None:
     """Put the index of each key to `order[next_place[key]]`, and count that place up."""
     for index in range(len(keys)):

@@ -201,7 +201,7 @@ def receive(
     names, total = list(manifest[1]["files"]), num_bytes(lacking)
     with ExitStack() as files:
         taker = _Taker(directory, holds, manifest[1]["files"], files)
-        failure = _failure(lambda: taker.prepare(lacking), directory, total)
+        failure = _failure(lambda: taker.prepare(lacking), world, directory, total)
         while True:
             block = _Block(*peer.receive(torch.empty(4, dtype=torch.int64)).tolist())
             if block.file == _BROKEN:
@@ -211,7 +211,7 @@ def receive(
                 work = partial(taker.take, names[block.file], block, data)
             else:
                 work = partial(_land_manifest, directory, manifest[0])
-            failure = failure or _failure(work, directory, total)
+            failure = failure or _failure(work, world, directory, total)
             peer.send(torch.tensor([_FAILED if failure else _GOOD]))
             if failure:
                 raise failure
@@ -220,7 +220,7 @@ def receive(
     progress(f"received {total / 1e6:,.1f} MB into {directory} in {time.monotonic() - started:.1f} s")
 
 
-def _failure(work: Callable[[], None], directory: Path, total: int) -> ExperimentError | None:
+def _failure(work: Callable[[], None], world: World, directory: Path, total: int) -> ExperimentError | None:
     try:
         work()
     except ExperimentError as error:
@@ -229,12 +229,12 @@ def _failure(work: Callable[[], None], directory: Path, total: int) -> Experimen
         if error.errno in _FULL:
             free = shutil.disk_usage(next(p for p in (directory, *directory.parents) if p.exists())).free
             return ExperimentError(
-                f"partition directory {directory}: {os.strerror(error.errno or 0).lower()}; {total / 1e6:,.1f} MB are "
-                f"to be received, {free / 1e6:,.1f} MB are free. Make room, or name a directory elsewhere "
-                "(partition.dir). The next run goes on with what is missing"
+                f"partition directory {directory} on {world.host}: {os.strerror(error.errno or 0).lower()}; "
+                f"{total / 1e6:,.1f} MB are to be received, {free / 1e6:,.1f} MB are free. Make room, or name a "
+                "directory elsewhere (partition.dir). The next run goes on with what is missing"
             )
         return ExperimentError(
-            f"partition directory {directory} cannot be written: {error}; name another, partition.dir"
+            f"partition directory {directory} on {world.host} cannot be written: {error}; name another, partition.dir"
         )
     return None
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from ..config import Partition
 from ..config.counted import counted
+from ..machine_code import compiled
 from .arrays import GraphArrays
 from .blocks import id_blocks
 from .external_order import ROWS_AT_ONCE, Column, ExternalOrder, bucket_bounds
@@ -213,7 +213,7 @@ def _fennel_alpha(graph: GraphArrays, group: np.ndarray, group_sizes: np.ndarray
     return weight * np.sqrt(parts) / (np.maximum(group_sizes, 1) * np.sqrt(np.maximum(group_sizes, 1)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _drawn(seed: int, vertex: int) -> np.uint64:
     """64 bits, by splitmix64 (Steele and others, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
     word = np.uint64(vertex) + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
@@ -222,7 +222,7 @@ def _drawn(seed: int, vertex: int) -> np.uint64:
     return word ^ (word >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _place(
     vertex: np.ndarray,
     starts: np.ndarray,

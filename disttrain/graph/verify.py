@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from ..config import EdgeType, edge_type_name
+from ..machine_code import compiled
 from .blocks import blocks_of, id_blocks, row_blocks
 from .columns import Summary, summarise
 from .cut_figures import largest_share, shares
@@ -212,7 +212,7 @@ def _wrong_keys(directory: Path, manifest: dict[str, Any], counts: dict[str, int
             yield f"{name}: expected {expected}, got {columns} of {rows}"
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _mark(ids: np.ndarray, seen: np.ndarray) -> bool:
     """Set the bit of each id; False if one is set already."""
     for index in range(len(ids)):

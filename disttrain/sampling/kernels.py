@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ..machine_code import compiled
+
 _SMALL = 32
 """Up to so many picks, looking through all of them beats a hash set."""
 
@@ -28,7 +30,7 @@ def advance(state):
     return state + np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def stream_key(seed, epoch, step, hop, relation):
     """uint64 key of all draws of one relation in one hop of one batch."""
     key = mix(advance(np.uint64(seed)))
@@ -38,7 +40,7 @@ def stream_key(seed, epoch, step, hop, relation):
     return mix(advance(key ^ np.uint64(relation)))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def shuffle_keys(key, ids):
     """uint64 [n]: sorting by them shuffles `ids`, the same way wherever they are."""
     keys = np.empty(len(ids), np.uint64)
@@ -47,7 +49,7 @@ def shuffle_keys(key, ids):
     return keys
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def scratch_for(fanout):
     """Room that `draw` needs for one node at this fanout."""
     size = 64
@@ -94,7 +96,7 @@ def _draw(state, degree, count, replace, picks, seen):
     seen[:] = -1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def look_up(ids, low, high, colptr, original, key, fanout, replace, begins, degrees, counts, states):
     """What drawing for each id of low..high-1 needs; counts of the others stay as they are, and their begins become -1.
 
@@ -138,7 +140,7 @@ def owner_of(v, bounds):
     return left
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def count_remote(ids, bounds, me, per_owner):
     """Add to per_owner[m] how many of `ids` machine m owns, m != me."""
     low, high = bounds[me], bounds[me + 1]
@@ -148,7 +150,7 @@ def count_remote(ids, bounds, me, per_owner):
             per_owner[owner_of(v, bounds)] += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def write_remote(ids, bounds, me, cursor, message):
     """Write the ids that others own into `message`, grouped by owner (from cursor[m] on), in their own order."""
     low, high = bounds[me], bounds[me + 1]
@@ -160,7 +162,7 @@ def write_remote(ids, bounds, me, cursor, message):
             cursor[owner] += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def remote_counts(ids, bounds, me, inbox, cursor, totals, counts):
     """Read counts[i] of ids that others own from their answers (from cursor[m] on), and sum them up per owner."""
     low, high = bounds[me], bounds[me + 1]
@@ -177,7 +179,7 @@ def remote_counts(ids, bounds, me, inbox, cursor, totals, counts):
     return total
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def draw_places(begins, degrees, counts, states, replace, picks, seen, places):
     """Draw: the places in the CSC of the chosen neighbours, one id after the other. Those of ids that others own are
     left.
@@ -202,7 +204,7 @@ def draw_places(begins, degrees, counts, states, replace, picks, seen, places):
                 n += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def gather_edges(places, row, edge_id, sources, edges):
     """Sources and original edge ids of the edges at `places`; those with negative places are left."""
     for n in range(len(places)):
@@ -212,7 +214,7 @@ def gather_edges(places, row, edge_id, sources, edges):
             edges[n] = edge_id[place]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def take_answers(ids, bounds, begins, counts, inbox, cursor, stride, with_places, places, sources, edges):
     """Put what other machines drew where it belongs. Places become their complements, so that they are negative.
 
@@ -257,7 +259,7 @@ def _local_index(u, table, mask, nodes, num_nodes):
         place = (place + 1) & mask
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def add_nodes(ids, table, mask, nodes, num_nodes):
     """Give ids (new or not) their index in the batch; returns how many nodes there are now."""
     for i in range(len(ids)):
@@ -265,7 +267,7 @@ def add_nodes(ids, table, mask, nodes, num_nodes):
     return num_nodes
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def forget_nodes(nodes, table, mask):
     """Make the table empty again."""
     if mask < 0:
@@ -275,7 +277,7 @@ def forget_nodes(nodes, table, mask):
         table[:] = -1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def relabel(sources, table, mask, nodes, num_nodes):
     """Replace ids by their indices in the batch, new ones getting the next; returns how many nodes there are now.
 
@@ -298,7 +300,7 @@ def relabel(sources, table, mask, nodes, num_nodes):
     return num_nodes
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def repeat_destinations(counts, first, columns):
     """Index of each edge's destination: first + i, counts[i] times."""
     n = 0
@@ -308,7 +310,7 @@ def repeat_destinations(counts, first, columns):
             n += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def uncomplement(places):
     """Undo what `take_answers` does to places."""
     for n in range(len(places)):

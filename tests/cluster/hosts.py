@@ -20,10 +20,23 @@ def ip(*arguments: str) -> None:
 class Host:
     """One host: its name, its address, and how to run something on it."""
 
-    def __init__(self, name: str, namespace: str, address: str) -> None:
+    def __init__(self, name: str, namespace: str, address: str, switch: str, port: str) -> None:
         self.name = name
         self.address = address
         self._namespace = namespace
+        self._switch = switch
+        self._port = port
+
+    def link(self, state: str) -> None:
+        """Set the host's own end of its cable "up" or "down"."""
+        ip("-n", self._namespace, "link", "set", "eth0", state)
+
+    def unplug(self) -> None:
+        """At the switch: the host's link stays up, and whatever it sends or should get is dropped without a word."""
+        ip("-n", self._switch, "link", "set", self._port, "nomaster")
+
+    def plug(self) -> None:
+        ip("-n", self._switch, "link", "set", self._port, "master", "br0")
 
     def start(
         self, command: list[str], environment: dict[str, str], directory: Path, out: IO[bytes], err: IO[bytes]
@@ -45,7 +58,7 @@ class Host:
 @contextmanager
 def hosts(count: int, network: str = "10.78.0") -> Iterator[list[Host]]:
     """`count` hosts on one switch, the k-th at `<network>.<k>`; the network of the machine itself is not touched."""
-    prefix = f"dt{os.getpid()}"
+    prefix = f"dt{os.getpid()}-{network.rpartition('.')[2]}"
     with ExitStack() as undo:
 
         def namespace(name: str) -> str:
@@ -64,5 +77,5 @@ def hosts(count: int, network: str = "10.78.0") -> Iterator[list[Host]]:
             ip("-n", own, "link", "set", "lo", "up")
             ip("-n", own, "link", "set", "eth0", "up")
             ip("-n", own, "addr", "add", f"{network}.{k}/24", "dev", "eth0")
-            made.append(Host(f"host-{k}", own, f"{network}.{k}"))
+            made.append(Host(f"host-{k}", own, f"{network}.{k}", switch, f"port{k}"))
         yield made

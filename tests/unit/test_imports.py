@@ -12,7 +12,7 @@ import disttrain
 
 PACKAGE = Path(disttrain.__file__).parent
 
-_CONFIG = {"", "config", "environment", "guard", "lasting", "memory"}
+_CONFIG = {"", "config", "environment", "guard", "lasting", "machine_code", "memory", "watchman"}
 _WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead"}
 _BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "models", "tasks", "report"}
 
