@@ -143,12 +143,11 @@ def _serve(line: socket.socket) -> None:
 
 def _load() -> None:
     import torch.distributed.run
-    import torchmetrics
     from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 
-    import disttrain.train.job
+    from . import warm
 
-    assert torchmetrics and disttrain.train.job and torch.distributed.run
+    assert warm and torch.distributed.run
 
     def fork(self: Any, arguments: tuple[str, ...], environment: dict[str, str]) -> Any:
         assert arguments[0] == sys.executable, arguments

@@ -65,7 +65,7 @@ def run_ranks(
     """
     # Ranks are forked from a server that has imported what takes long (and has no threads yet).
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["disttrain.train.job", "disttrain.sampling", "torchmetrics"])
+    context.set_forkserver_preload(["tests.warm"])
     results = context.Queue()
     port = _free_port()
     processes = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ..config import EdgeType
 from ..graph.graph import Graph
+from ..machine_code import compiled
 from .kind import Kind
 from .route import Route
 from .temporal import edge_times, sort_by_time
@@ -84,7 +84,7 @@ def _make(graph: Graph, route: Route, edge_type: EdgeType, kind: Kind) -> Drawab
     )
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _without_zeros(colptr, weights):
     kept = np.zeros(len(colptr), np.int64)
     order = np.empty(len(weights), np.int64)

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numba import njit
 
 from ..config import EdgeType
+from ..machine_code import compiled
 from . import kernels
 from .drawable import Drawable
 from .fanout import Rule
@@ -202,7 +202,7 @@ class Relation:
             self._keys = np.empty(len(self._picks), np.float64)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def look_up_kind(
     ids,
     trees,
@@ -262,7 +262,7 @@ def look_up_kind(
     return total
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def take_drawn(begins, counts, drawn, places):
     """Put what was drawn for the own ids where it belongs."""
     n, at = 0, 0
@@ -274,7 +274,7 @@ def take_drawn(begins, counts, drawn, places):
         n += counts[i]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def to_csc(begins, counts, order, places):
     """Turn places of the layout into those of the CSC, of own ids only."""
     n = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ..machine_code import compiled
 from .bits import atomic_add, count_bits
 from .fp16 import (
     HALF_LINE,
@@ -33,7 +34,7 @@ _AHEAD = 4
 """How many rows before it is read a row that is to be rounded is fetched."""
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def locate(ids, bounds, me, index, places, per_owner):
     """Where the row of each id lies. A search and a look-up for each remote id, done once for all its attributes.
 
@@ -65,7 +66,7 @@ def locate(ids, bounds, me, index, places, per_owner):
     return num_cached
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def write_wanted(ids, places, cursor, message):
     """Write the ids that others are asked for into `message`, grouped by owner (from cursor[m] on), in their order."""
     for i in range(len(ids)):
@@ -75,7 +76,7 @@ def write_wanted(ids, places, cursor, message):
             cursor[owner] += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def count_remote_ids(ids, bounds, me, weight, counters):
     """counters[v] += weight for each id of another machine; several threads and processes may do so at a time."""
     low, high = bounds[me], bounds[me + 1]
@@ -85,7 +86,7 @@ def count_remote_ids(ids, bounds, me, weight, counters):
             atomic_add(counters, v, weight)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def pick_rows(ids, low, table, out):
     """out[i] = table[ids[i] - low], rows of words."""
     width = table.shape[1]
@@ -116,7 +117,7 @@ def _halve_row(source, at, target, to, width):
         target[to + w] = half(source[at + w])
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def pick_halved(ids, low, table, out):
     """out[i] = table[ids[i] - low], float32 (as uint32) in fp16 (as uint16)."""
     width = table.shape[1]
@@ -127,7 +128,7 @@ def pick_halved(ids, low, table, out):
         _halve_row(flat, (np.int64(ids[i]) - low) * width, target, i * width, width)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def halve_rows(table, out):
     """out[i] = table[i], float32 (as uint32) in fp16 (as uint16)."""
     _halve_row(table.reshape(-1), 0, out.reshape(-1), 0, table.size)
@@ -144,7 +145,7 @@ def _copy_row(source, at, target, to, width, per_line):
             target[to + w] = source[at + w]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def collect_rows(places, own, cached, inbox, cursor, out):
     """out[i] = the row at places[i], see `locate`: of `own`, of `cached`, or the next one of its owner's in `inbox`.
 
@@ -209,7 +210,7 @@ def _round_row(source, at, target, to, width, stream):
         target[to + w] = whole(half(source[at + w]))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def collect_halved(places, own, cached, inbox, cursor, out):
     """Like `collect_rows`, of float32 (as uint32) that other machines send, and the cache holds, in fp16 (as uint16).
 

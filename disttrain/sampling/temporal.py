@@ -11,6 +11,7 @@ from numba import njit
 
 from ..config import EdgeType
 from ..graph.graph import Graph
+from ..machine_code import compiled
 from .owners import numbers_of
 from .route import Route
 
@@ -79,7 +80,7 @@ def node_times(
     return numbers_of(ids, book.bounds, own, route, f"fetching {time_attr} of {node_type}")
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def sort_by_time(colptr, times):
     """int64 [num_edges]: places such that the edges of each destination follow one another in time, equal ones in the
     order they have. `colptr` begins at 0."""

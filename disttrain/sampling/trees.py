@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from ..machine_code import compiled
 from . import kernels
 from .kernels import advance, mix, owner_of
 from .request import starts
@@ -56,7 +56,7 @@ def _occurrences(original: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return occurrences
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _tree_keys(original, limits, occurrences):
     keys = np.empty(len(original), np.uint64)
     for i in range(len(original)):
@@ -66,7 +66,7 @@ def _tree_keys(original, limits, occurrences):
     return keys
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def split_nodes(nodes, num_nodes, ids, trees):
     """Take tree * num_nodes + id apart."""
     for i in range(len(nodes)):
@@ -75,7 +75,7 @@ def split_nodes(nodes, num_nodes, ids, trees):
         ids[i] = nodes[i] - tree * num_nodes
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def join_sources(counts, trees, num_nodes, sources):
     """Sources belong to the tree of their destination: counts[i] of them to trees[i]. In place."""
     n = 0
@@ -86,7 +86,7 @@ def join_sources(counts, trees, num_nodes, sources):
             n += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _write_remote_of(ids, values, bounds, me, cursor, message):
     low, high = bounds[me], bounds[me + 1]
     for i in range(len(ids)):

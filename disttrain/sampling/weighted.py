@@ -10,13 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ..machine_code import compiled
 from .kernels import mix
 
 _LEAST = 2.0**-1022
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def scale_weights(colptr, weights):
     """Divide the weights of each destination by a power of two, which is exact, so that the largest is in [0.5, 1):
     their sums neither overflow nor vanish, whatever other destinations have. In place; `colptr` begins at 0.
@@ -34,7 +35,7 @@ def scale_weights(colptr, weights):
                 weights[p] = max(weights[p] * 2.0 ** (-half) * 2.0 ** (half - exponent), _LEAST)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def running_sums(colptr, weights):
     """float64: at each edge, the sum of the weights of its destination up to and with it. `colptr` begins at 0."""
     sums = np.empty(len(weights), np.float64)
@@ -75,7 +76,7 @@ def _sift_down(keys, picks, root, size):
     keys[root], picks[root] = key, pick
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def draw_by_weight(begins, degrees, counts, states, weights, keys, picks, places):
     """Draw without replacement: the places in the view of the chosen neighbours, in the order in which they are drawn.
     Those of ids that others own (begins < 0) are left.
@@ -119,7 +120,7 @@ def draw_by_weight(begins, degrees, counts, states, weights, keys, picks, places
             n += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def draw_by_sums(begins, degrees, counts, states, sums, places):
     """Draw with replacement, otherwise as `draw_by_weight`; `sums` are those of `running_sums`.
 

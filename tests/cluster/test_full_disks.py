@@ -125,7 +125,7 @@ def test_arrays_while_tables_are_read(server: Preloaded, job: Path, tmp_path: Pa
 
 TABLES = """\
 name: tiny
-data: {source: tables, root: ., nodes: {v: {file: v.csv, key: id, label: y, features: [x]}},
+data: {source: tables, root: ., nodes: {v: {file: v.csv, key: id, label: y, features: {numeric: [x]}}},
        split: {by: ratio, train: 0.5, val: 0.2, test: 0.2}}
 task: {kind: node_classification}
 model: {kind: hetero_conv, hidden: 4}
