@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -219,6 +219,7 @@ def _leave_rows_out(data: TablesData, tables: dict[str, Table], target: Table) -
 
 def _join(data: TablesData, nodes: dict[str, Table], tables: dict[str, Table]) -> list[Relation]:
     """Every relation, its keys looked up."""
+    _raise(_made_twice(data))
     relations = [_relation(data, nodes, tables, *named) for named in _edge_types(data)]
     _raise([mistake for relation in relations for mistake in relation.mistakes()])
     for relation in relations:
@@ -239,19 +240,49 @@ def _edge_types(data: TablesData) -> list[tuple[EdgeType, str]]:
     return foreign + [(parse_edge_type(name), f'edges["{name}"]') for name in data.edges]
 
 
+def _reverse_of(data: TablesData, edge_type: EdgeType, place: str) -> bool | Literal["only"]:
+    """What the experiment says of the reverse of a relation that the table at `place` names."""
+    named = dict(tables_of(data))[place]
+    reverse = named.reverse if isinstance(named, EdgeTable) else named.references[edge_type[1]].reverse
+    return data.reverse if reverse is None else reverse
+
+
+def _backward(edge_type: EdgeType) -> EdgeType:
+    source, name, destination = edge_type
+    return destination, f"rev_{name}", source
+
+
+def _made_twice(data: TablesData) -> list[str]:
+    """Relations whose edges would come from two places, a line each."""
+    named, found = _edge_types(data), []
+    places: dict[EdgeType, str] = {}
+    for edge_type, place in named:
+        if edge_type in places:
+            found.append(
+                f'data: "{edge_type_name(edge_type)}" is made twice, by data.{places[edge_type]} and by data.{place}; '
+                "give one of them another name"
+            )
+        places.setdefault(edge_type, place)
+    for edge_type, place in named:
+        backward = _backward(edge_type)
+        if backward in places and _reverse_of(data, edge_type, place) == "only":
+            found.append(
+                f'data.{place}: with reverse: only, "{edge_type_name(edge_type)}" becomes '
+                f'"{edge_type_name(backward)}", which data.{places[backward]} makes already'
+            )
+    return found
+
+
 def _relation(
     data: TablesData, nodes: dict[str, Table], tables: dict[str, Table], edge_type: EdgeType, place: str
 ) -> Relation:
     table, (source, name, destination) = tables[place], edge_type
     if isinstance(table.settings, EdgeTable):
-        reverse = table.settings.reverse
         ends = [End(table.settings.src, "src", nodes[source]), End(table.settings.dst, "dst", nodes[destination])]
     else:
-        reverse = table.settings.references[name].reverse
         ends = [End(table.settings.references[name].columns, f"foreign_keys.{name}", nodes[destination])]
-    backward = (destination, f"rev_{name}", source)
-    reverse = data.reverse if reverse is None else reverse
-    if backward in [other for other, _ in _edge_types(data)]:
+    reverse = _reverse_of(data, edge_type, place)
+    if _backward(edge_type) in [other for other, _ in _edge_types(data)]:
         reverse = False  # the user's own
     return Relation(table.database, edge_type, table, ends, reverse)
 
@@ -319,7 +350,7 @@ def _set_time(store: Any, table: Table, scratch: Scratch, kept: np.ndarray | Non
 def _add_relation(
     graph: HeteroData, info: dict[str, Any], relation: Relation, data: TablesData, scratch: Scratch
 ) -> None:
-    table, (source, name, destination) = relation.table, relation.edge_type
+    table = relation.table
     ends, kept = relation.write(scratch)
     attributes = HeteroData()["edges"]
     if isinstance(table.settings, EdgeTable):
@@ -334,7 +365,7 @@ def _add_relation(
     for why, rows in (("dangling", relation.dangling), ("without_key", relation.without_key)):
         if rows:
             info.setdefault(why, {})[edge_type_name(relation.edge_type)] = rows
-    backward = (destination, f"rev_{name}", source)
+    backward = _backward(relation.edge_type)
     directions = {True: (relation.edge_type, backward), False: (relation.edge_type,), "only": (backward,)}
     for row, edge_type in enumerate(directions[relation.reverse]):
         graph[edge_type].edge_index = torch.from_numpy(ends[row : row + 2])

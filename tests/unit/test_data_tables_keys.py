@@ -352,6 +352,20 @@ def test_columns_may_be_called_like_what_sql_is_made_of(tmp_path: Path):
     assert 'no column may be called "__ROW__"' in refusal(tables(tmp_path, people, KNOWS))
 
 
+def test_a_relation_comes_from_one_place(tmp_path: Path):
+    write(tmp_path, people="id,kind,boss\n0,a,1\n1,b,0\n", knows="a,b\n0,1\n")
+    people = {"person": {**PEOPLE["person"], "foreign_keys": {"knows": {"columns": "boss", "type": "person"}}}}
+    said = refusal(tables(tmp_path, people, KNOWS))
+    assert '"person,knows,person" is made twice, by data.nodes.person and by data.edges["person,knows,person"]' in said
+    own = {**KNOWS, "person,rev_knows,person": KNOWS["person,knows,person"]}
+    loaded = load(tables(tmp_path, PEOPLE, own), TASK)
+    assert (
+        edges_of(loaded, "person", "rev_knows", "person") == edges_of(loaded, "person", "knows", "person") == [(0, 1)]
+    )
+    said = refusal(tables(tmp_path, PEOPLE, own, reverse="only"))
+    assert 'with reverse: only, "person,knows,person" becomes "person,rev_knows,person", which data.edges' in said
+
+
 def test_names_that_differ_in_case_only_are_one(tmp_path: Path):
     write(tmp_path, people="id,kind,age\n0,a,1\n1,b,2\n", knows="a,b\n0,1\n")
     people = {"person": {**PEOPLE["person"], "columns": {"AGE": "age % 20"}}}
