@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..config import ExperimentError
+from ..config.counted import counted
 from .keys import NodeKeys
 
 _SHOWN = 5
@@ -53,7 +54,7 @@ def rows_of_ids(path: Path, keys: NodeKeys, num_nodes: int, node_type: str) -> n
         values = ", ".join(f"value{n}" for n in number)
         first = ", ".join(f"any_value(CAST(given{n} AS VARCHAR))" for n in number)
         twice = f"SELECT {first} FROM wanted GROUP BY {values} HAVING count(*) > 1"
-        _refuse(database, twice, path, "come more than once; leave each but once")
+        _refuse(database, twice, path, "more than once, leave each but once")
         rows = database.execute(f"SELECT known.row {found} ORDER BY 1").fetchnumpy()["row"]
     if not len(rows):
         raise ExperimentError(f"--ids {path}: the file names no node")
@@ -113,9 +114,9 @@ def _cast(column: str, given: str, wanted: str) -> str:
 
 def _unknown(keys: NodeKeys, kinds: list[str], node_type: str) -> str:
     if keys.path is None:
-        return f'are no nodes of type "{node_type}": ids are rows of the data, whole numbers from 0 on'
+        return f'without a node of type "{node_type}"; ids are rows of the data, whole numbers from 0 on'
     kind = ", ".join(f"{name} ({kind})" for name, kind in zip(keys.names, kinds))
-    return f'are the key of no node of type "{node_type}"; its key is {kind}'
+    return f'without a node of type "{node_type}", whose key is {kind}'
 
 
 def _refuse(database: Any, query: str, path: Path, why: str) -> None:
@@ -123,7 +124,7 @@ def _refuse(database: Any, query: str, path: Path, why: str) -> None:
     if count:
         examples = database.execute(f"{query} LIMIT {_SHOWN}").fetchall()
         more = ", ..." if count > _SHOWN else ""
-        raise ExperimentError(f"--ids {path}: {count:,} of the ids {why}: {_listed(examples)}{more}")
+        raise ExperimentError(f"--ids {path}: {counted(count, 'id')} {why}: {_listed(examples)}{more}")
 
 
 def _listed(rows: Iterable[tuple[Any, ...]]) -> str:

@@ -219,10 +219,7 @@ def test_what_is_refused_leaves_nothing(shop: Path, one: Answer) -> None:
     with pytest.raises(RankFailed) as caught:
         run_ranks(answer, 2, request(shop, "no", ids=str(ids)))
     assert caught.value.kind == "ExperimentError"
-    assert (
-        "1 of the ids are the key of no node of type \"user\"; its key is user name (VARCHAR): 'nobody'"
-        in caught.value.text
-    )
+    assert "1 id without a node of type \"user\", whose key is user name (VARCHAR): 'nobody'" in caught.value.text
     text = refusal(request(shop, "no", checkpoint="step-99"))
     assert "the checkpoint step-99 of" in text and "is not there or not whole; there are step-" in text
     text = refusal(request(shop, "no"), "model.hidden=16")
@@ -335,7 +332,7 @@ def test_keys_of_several_columns(tmp_path: Path) -> None:
     assert [(row["house"], row["label"]) for row in some] == wanted
     pq.write_table(pa.table({"label": [1.5, 3.0, 3.0], "house": ["north"] * 3}), ids)
     text = refusal(request(tmp_path, "no", "rooms", ids=str(ids)))
-    assert '1 of the ids are the key of no node of type "room"' in text and "('north', '1.5')" in text
+    assert '1 id without a node of type "room", whose key is house' in text and "('north', '1.5')" in text
     (tmp_path / "ids.txt").write_text("north")
     text = refusal(request(tmp_path, "no", "rooms", ids=str(tmp_path / "ids.txt")))
     assert "a node is known by house, label together" in text

@@ -51,3 +51,29 @@ def test_settings_without_effect_are_named() -> None:
     assert line.startswith("sampling.temporal_strategy has no effect")
     timed = ["sampling.temporal_strategy=last", "sampling.time_attr=t"]
     assert ignored_settings(parse_experiment(SMALL, timed)) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("512 MiB", 2**29),
+        ("512MiB", 2**29),
+        ("1.5 gb", 1_500_000_000),
+        ('"4 KiB"', 4096),
+        ("65536", 65536),
+        ("1e3 B", None),
+        ("-1", None),
+        ("512 MiBit", None),
+        ("a lot", None),
+    ],
+)
+def test_sizes_are_written_with_units(tmp_path: Path, written: str, size: int | None) -> None:
+    file = tmp_path / "size.yaml"
+    file.write_text(SMALL.replace("sampling:\n", f"sampling:\n  cache_bytes: {written}\n"))
+    if size is not None:
+        assert read_experiment(file).sampling.cache_bytes == size
+        write_experiment(read_experiment(file), tmp_path / "written.yaml")
+        assert read_experiment(tmp_path / "written.yaml") == read_experiment(file)
+        return
+    (line,) = mistakes(file.read_text())
+    assert line.startswith("sampling.cache_bytes "), line
