@@ -15,7 +15,7 @@ import pickle
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -137,10 +137,10 @@ class CheckpointDirectory:
                 logger.warning("checkpoint passed over: %s", error)
         return None
 
-    def prune(self, keep: int, best: str | None) -> None:
-        """Remove all but the `keep` newest ones and the best one."""
+    def prune(self, keep: int, best: Collection[str]) -> None:
+        """Remove all but the `keep` newest ones and the best ones."""
         for name in self.names()[keep:]:
-            if name != best:
+            if name not in best:
                 # Renamed first: one that is half removed must not look like a checkpoint.
                 aside = self.directory / f".{name}.{os.getpid()}.old"
                 os.replace(self.directory / name, aside)

@@ -48,6 +48,9 @@ class Position:
     epoch_loss: MeanLoss = field(default_factory=MeanLoss)
     best_evaluation: dict[str, Any] | None = None
     """`metrics` and `num_evaluated` of the best epoch's validation."""
+    before_extra: dict[str, Any] | None = None
+    """What was best before the evaluation at the run's end, where only the end made it: a run that is given more epochs
+    or steps afterwards goes on as if it had not been (`forget_extra`)."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Per phase, of the attempts before this one."""
     metrics_length: int = 0
@@ -61,6 +64,12 @@ class Position:
             "step": self.step,
             "skipped": self.skipped,
             "epoch_loss": [self.epoch_loss.total, self.epoch_loss.weight, self.epoch_loss.num_seeds],
+            **self._scores(),
+            "before_extra": self.before_extra,
+        }
+
+    def _scores(self) -> dict[str, Any]:
+        return {
             "best": self.best.state(),
             "stop": self.stop.state() if self.stop else None,
             "best_evaluation": self.best_evaluation,
@@ -70,12 +79,32 @@ class Position:
         self.epoch, self.epoch_step, self.step = state["epoch"], state["epoch_step"], state["step"]
         self.skipped = state["skipped"]
         self.epoch_loss = MeanLoss(*state["epoch_loss"])
+        self._restore_scores(state)
+        self.before_extra = state.get("before_extra")
+        self.seconds = state["seconds"]
+        self.metrics_length = state["metrics_length"]
+
+    def _restore_scores(self, state: dict[str, Any]) -> None:
         self.best.restore(state["best"])
         if self.stop is not None and state["stop"] is not None:
             self.stop.restore(state["stop"])
         self.best_evaluation = state["best_evaluation"]
-        self.seconds = state["seconds"]
-        self.metrics_length = state["metrics_length"]
+
+    def remember_extra(self, extra: bool) -> None:
+        """Called before each evaluation: whether only the run's end makes it."""
+        self.before_extra = self._scores() if extra else None
+
+    def forget_extra(self) -> None:
+        """The run does not end where it was."""
+        if self.before_extra is not None:
+            self._restore_scores(self.before_extra)
+            self.before_extra = None
+
+    @property
+    def best_steps(self) -> list[int]:
+        """Whose weights are still wanted."""
+        steps = self.best.step, self.before_extra["best"]["step"] if self.before_extra is not None else None
+        return [step for step in steps if step is not None]
 
 
 def first_position(train: Train, directions: Mapping[str, Direction]) -> Position:

@@ -119,7 +119,7 @@ class SavedRun:
 
     def _write_checkpoint(self, seconds: dict[str, float]) -> None:
         assert self._report is not None
-        best, model = self._position.best, self._model.state_dict()
+        model = self._model.state_dict()
         tensors = {f"model/{name}": value for name, value in model.items() if isinstance(value, Tensor)}
         state = optimizer_tensors(self._model, self._optimizer)
         tensors |= {f"optimizer/{name}": value for name, value in state.items()}
@@ -136,7 +136,7 @@ class SavedRun:
             },
         )
         keep = self._experiment.train.checkpoint.keep
-        self.checkpoints.prune(keep, None if best.step is None else _name(best.step))
+        self.checkpoints.prune(keep, [_name(step) for step in self._position.best_steps])
 
     def load_best(self) -> None:
         """The weights of the best epoch, in the model; those that it has where there is no better epoch."""

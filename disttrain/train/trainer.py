@@ -214,7 +214,9 @@ class Trainer:
             seconds={phase: self.clock.seconds[phase] - before for phase, before in self.epoch_phases.items()},
             cpu_seconds=time.process_time() - self.epoch_cpu,
         )  # fmt: skip
-        if self.loaders["val"].num_steps and (last or (position.epoch + 1) % self.settings.eval_every == 0):
+        due = epoch_over and (position.epoch + 1) % self.settings.eval_every == 0
+        if self.loaders["val"].num_steps and (last or due):
+            position.remember_extra(not due)
             evaluation = self._evaluate("val")
             text += "".join(f"  val {name} {value:.4f}" for name, value in evaluation.metrics.items())
             if position.best.update(evaluation.metrics[position.best.metric], position.epoch, position.step):
@@ -226,12 +228,15 @@ class Trainer:
             position.epoch, position.epoch_step, position.epoch_loss = position.epoch + 1, 0, MeanLoss()
         self._save()
 
+    def _at_its_length(self) -> bool:
+        """Whether the run has all its epochs or steps."""
+        position, most = self.position, self.settings.max_steps
+        return position.epoch >= self.settings.epochs or (most is not None and position.step >= most)
+
     def _finished(self) -> bool:
         position, early_stop = self.position, self.settings.early_stop
-        return (
-            position.epoch >= self.settings.epochs
-            or (self.settings.max_steps is not None and position.step >= self.settings.max_steps)
-            or (early_stop is not None and position.stop is not None and position.stop.since >= early_stop.patience)
+        return self._at_its_length() or (
+            early_stop is not None and position.stop is not None and position.stop.since >= early_stop.patience
         )
 
     def _finish(self) -> dict[str, Any]:
@@ -319,6 +324,8 @@ class Trainer:
     def _resume(self) -> bool:
         """Go on from the newest whole checkpoint, if there is one. False: the run is over already."""
         resumed = self.saved.resume()
+        if not self._at_its_length():
+            self.position.forget_extra()
         if self.saved.is_done() and (not resumed or self._finished()):
             return False
         self.saved.begin()

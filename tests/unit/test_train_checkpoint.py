@@ -124,7 +124,7 @@ def test_a_writer_that_is_killed_leaves_the_one_before(tmp_path: Path, where: st
 def test_the_newest_and_the_best_stay(checkpoints: CheckpointDirectory):
     for step in (1, 2, 3, 4, 5):
         checkpoints.save(step, {}, {})
-    checkpoints.prune(keep=2, best="step-0000000002")
+    checkpoints.prune(keep=2, best=["step-0000000002"])
     assert checkpoints.names() == ["step-0000000005", "step-0000000004", "step-0000000002"]
 
 

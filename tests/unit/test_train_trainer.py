@@ -203,6 +203,23 @@ def test_max_steps_stops_in_mid_epoch_and_a_larger_one_goes_on(world: World, tmp
     assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items())
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"early_stop": {"metric": "loss", "mode": "min", "patience": 2}, "lr": 0.5, "optimizer": "sgd"},
+        {"eval_every": 3, "best_metric": "loss"},
+    ],
+)
+def test_a_run_in_pieces_is_scored_as_one_that_was_never_cut(world: World, tmp_path: Path, settings: dict[str, Any]):
+    kept = {"checkpoint": {"keep": 1}}
+    for bound in ({"max_steps": 2}, {"max_steps": 7}, {"epochs": 2}, {"epochs": 4}, {"max_steps": 23}):
+        row_trainer(world, tmp_path / "pieces", **{"epochs": 9, **settings, **kept, **bound}).train()
+    pieces = row_trainer(world, tmp_path / "pieces", epochs=9, **settings, **kept).train()
+    straight = row_trainer(world, tmp_path / "straight", epochs=9, **settings, **kept).train()
+    for key in ("epochs", "steps", "best_epoch", "val", "test", "num_evaluated"):
+        assert pieces[key] == straight[key], key
+
+
 @pytest.mark.parametrize("step", [3, 4, 9])
 def test_a_signal_stops_at_a_log_step_and_the_run_goes_on_exactly(world: World, tmp_path: Path, step: int):
     straight = train(world, tmp_path / "straight")
