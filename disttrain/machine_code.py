@@ -16,10 +16,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     be written to, or the disk is full, each process compiles for itself (some seconds); numba alone would fail there.
     """
     try:
-        made = njit(nogil=True, cache=True)(function)
+        made: Any = njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder can be written to
         return njit(nogil=True)(function)
-    cache: Any = made._cache
+    cache = made._cache
     save = cache.save_overload
 
     def save_if_possible(*arguments: Any) -> None:

@@ -16,9 +16,11 @@ from typing import IO, NamedTuple
 
 import psutil
 
+from .preloaded import Forked, Preloaded
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-Start = Callable[[list[str], dict[str, str], Path, IO[bytes], IO[bytes]], "subprocess.Popen[bytes]"]
+Start = Callable[[list[str], dict[str, str], Path, IO[bytes], IO[bytes]], "subprocess.Popen[bytes] | Forked"]
 """(command, environment, working directory, stdout, stderr) -> the process."""
 
 
@@ -71,8 +73,13 @@ def run_all(
     directories: Sequence[Path],
     timeout: float = 150.0,
     start: Sequence[Start] | None = None,
+    server: Preloaded | None = None,
 ) -> list[Ended]:
     """Run commands side by side to their end.
+
+    Args:
+        start: how each is started; as new processes here unless said otherwise.
+        server: starts all of them instead, which saves the seconds in which each interpreter imports torch.
 
     Raises:
         AssertionError: they did not end within `timeout` seconds (they are killed), or left a process behind.
@@ -85,7 +92,11 @@ def run_all(
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "DISTTRAIN_TEST_MARKER": marker,
     }
-    starters = start or [start_here] * len(commands)
+    starters = start or [server.start if server else start_here] * len(commands)
+
+    def alive() -> list[psutil.Process]:
+        return server.descendants() if server else marked(marker)
+
     with contextlib.ExitStack() as stack:
         files = [[stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)] for _ in commands]
         processes = [
@@ -96,12 +107,12 @@ def run_all(
             deadline = time.monotonic() + timeout
             for process in processes:
                 process.wait(max(0.1, deadline - time.monotonic()))
-            psutil.wait_procs(marked(marker), timeout=10)
-            left = [process.pid for process in marked(marker)]
+            psutil.wait_procs(alive(), timeout=10)
+            left = [process.pid for process in alive()]
         except subprocess.TimeoutExpired:
             left = None
         finally:
-            for process in marked(marker):
+            for process in alive():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             for process in processes:
@@ -136,6 +147,7 @@ def run_machines(
     procs: int = 1,
     max_restarts: int = 0,
     timeout: float = 150.0,
+    server: Preloaded | None = None,
 ) -> list[Ended]:
     """`-m disttrain <program>` under one torchrun agent per machine, all on this one.
 
@@ -150,4 +162,4 @@ def run_machines(
         agent_command(list(map(str, programs[machine])), machine, machines, procs, port=port, max_restarts=max_restarts)
         for machine in range(machines)
     ]
-    return run_all(commands, directories, timeout)
+    return run_all(commands, directories, timeout, server=server)

@@ -1,13 +1,15 @@
-"""What all tests share: real data sets, where they are at hand."""
+"""What all tests share: real data sets, where they are at hand, and a server that starts ranks fast."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from .preloaded import Preloaded
 
 settings.register_profile("disttrain", deadline=None, derandomize=True)
 settings.load_profile("disttrain")
@@ -30,3 +32,10 @@ def real_data() -> Callable[[str], Path]:
         return folder
 
     return find
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Preloaded]:
+    """Starts torchrun agents and ranks that need not import torch again. Each process that runs tests has its own."""
+    with Preloaded() as server:
+        yield server

@@ -18,7 +18,9 @@ AT_STEP_2 = rf"(adding up gradients|training|writing a checkpoint) {STEP}"
 PROCESSES: dict[str, Fault] = {
     "a-rank-is-killed": Fault(kind="kill", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", KILLED % 1)),
     "the-first-rank-is-killed": Fault(kind="kill", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", KILLED % 0)),
-    "a-rank-crashes": Fault(kind="crash", says=(rf"rank 1 on \S+ crashed in training {STEP}: SIGSEGV",)),
+    "a-rank-crashes": Fault(
+        leaves_what="a-rank-is-killed", kind="crash", says=(rf"rank 1 on \S+ crashed in training {STEP}: SIGSEGV",)
+    ),
     "an-agent-is-killed": Fault(
         kind="kill the agent",
         says=(
@@ -37,6 +39,7 @@ PROCESSES: dict[str, Fault] = {
         kind="stop", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", SILENT % (0, STOPPED, f"training {STEP}"))
     ),
     "a-rank-is-stopped-beside-another": Fault(
+        leaves_what="a-rank-is-killed",
         kind="stop",
         machines=1,
         procs=2,
@@ -68,15 +71,20 @@ PROCESSES: dict[str, Fault] = {
         says=(rf"{WITHOUT_RANK_0}writing a checkpoint", r"rank 0 on \S+ was killed in writing a checkpoint"),
     ),
     "a-rank-hangs": Fault(
+        leaves_what="a-rank-is-killed",
         kind="hang",
         says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", rf"rank 1 on \S+ ends, in training {STEP}: rank 0"),
     ),
     "a-rank-hangs-outside-of-python": Fault(
-        kind="hang in C", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, "", f"training {STEP}"))
+        leaves_what="a-rank-is-killed",
+        kind="hang in C",
+        says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, "", f"training {STEP}")),
     ),
     "an-agent-is-told-to-stop": Fault(kind="terminate the agent", says=("stopped by SIGTERM after step",)),
-    "an-agent-is-interrupted": Fault(kind="interrupt the agent", says=("stopped by SIGINT after step",)),
-    "a-rank-is-slow": Fault(kind="be slow", code=0, never=("disttrain: rank",)),
+    "an-agent-is-interrupted": Fault(
+        leaves_what="an-agent-is-told-to-stop", kind="interrupt the agent", says=("stopped by SIGINT after step",)
+    ),
+    "a-rank-is-slow": Fault(leaves_what="no-test-seeds", kind="be slow", code=0, never=("disttrain: rank",)),
 }
 
 NO_LUCK = r"RuntimeError: no luck"
@@ -93,13 +101,17 @@ PROGRAMS: dict[str, Fault] = {
         never=(),
     ),
     "a-model-raises-in-evaluation": Fault(
+        leaves_what="a-rank-is-stopped-in-evaluation",
         where="evaluation",
         call=1,
         says=(HEADED % 1, r"rank 1 on \S+ failed in evaluation on val .*: RuntimeError: no luck"),
         never=(),
     ),
     "a-model-calls-exit": Fault(
-        kind="exit", says=(r"rank 1 on \S+ failed in training .*: RuntimeError: sys\.exit\(0\) was called",), never=()
+        leaves_what="a-rank-is-killed",
+        kind="exit",
+        says=(r"rank 1 on \S+ failed in training .*: RuntimeError: sys\.exit\(0\) was called",),
+        never=(),
     ),
     "a-model-forgets-a-parameter-on-one-rank": Fault(
         kind="forget a parameter",
@@ -114,6 +126,7 @@ PROGRAMS: dict[str, Fault] = {
         never=(),
     ),
     "a-loss-becomes-nan-and-is-skipped": Fault(
+        leaves_what="no-test-seeds",
         kind="become NaN",
         more=("train.on_nan=skip",),
         code=0,
@@ -126,6 +139,7 @@ PROGRAMS: dict[str, Fault] = {
         never=(),
     ),
     "memory-runs-out": Fault(
+        leaves_what="a-rank-is-killed",
         kind="run out of memory",
         says=(
             r"disttrain: the machine had no memory left: .*sampling\.batch_size",
@@ -134,9 +148,15 @@ PROGRAMS: dict[str, Fault] = {
         never=(),
     ),
     "more-ranks-than-seeds": Fault(
-        kind="", code=0, procs=2, more=("data.split={by: ratio, train: 0.05, val: 0.5, test: 0.4}",)
+        leaves_what="no-test-seeds",
+        kind="",
+        code=0,
+        procs=2,
+        more=("data.split={by: ratio, train: 0.05, val: 0.5, test: 0.4}",),
     ),
-    "no-validation-seeds": Fault(kind="", code=0, more=("data.split={by: ratio, train: 0.5, val: 0.0, test: 0.5}",)),
+    "no-validation-seeds": Fault(
+        leaves_what="no-test-seeds", kind="", code=0, more=("data.split={by: ratio, train: 0.5, val: 0.0, test: 0.5}",)
+    ),
     "no-test-seeds": Fault(kind="", code=0, more=("data.split={by: ratio, train: 0.5, val: 0.5, test: 0.0}",)),
     "no-training-seeds": Fault(
         kind="",

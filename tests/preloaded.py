@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn
 import psutil
 
 _SUBREAPER = 36  # prctl
-_NEW_MOUNTS = 0x20000  # unshare
+_NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # unshare
 _PRIVATE = 0x44000  # mount: MS_REC | MS_PRIVATE
 
 
@@ -73,8 +73,9 @@ class Preloaded:
         return found
 
     def shared_memory(self) -> set[str]:
-        """What lies in the /dev/shm of all that is started from here."""
-        return set(os.listdir(f"/proc/{self._server.pid}/root/dev/shm"))
+        """What lies in the /dev/shm of all that is started from here; nothing where they share that of the machine."""
+        own = Path(f"/proc/{self._server.pid}/root/dev/shm")
+        return set(os.listdir(own)) if own.stat().st_dev != os.stat("/dev/shm").st_dev else set()
 
     def _ask(self, request: dict[str, Any], files: list[int]) -> dict[str, Any]:
         with self._lock:
@@ -105,8 +106,8 @@ class Forked:
 def _serve(line: socket.socket) -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_SUBREAPER, 1, 0, 0, 0)
-    # A /dev/shm of its own, so that others do not disturb what is counted there; without root it is that of all.
-    if libc.unshare(_NEW_MOUNTS) == 0 and libc.mount(b"none", b"/", None, _PRIVATE, None) == 0:
+    # A /dev/shm of its own, so that others do not disturb what is counted there.
+    if _leave_mounts(libc) and libc.mount(b"none", b"/", None, _PRIVATE, None) == 0:
         libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
     _load()
     codes: dict[int, int] = {}
@@ -139,6 +140,19 @@ def _serve(line: socket.socket) -> None:
         for file in files:
             os.close(file)
         line.send(json.dumps({"process": child}).encode())
+
+
+def _leave_mounts(libc: ctypes.CDLL) -> bool:
+    """Have mounts of this process's own, if need be in a user namespace, in which it stays the user that it is."""
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_NEW_MOUNTS) == 0:
+        return True
+    if libc.unshare(_NEW_USERS | _NEW_MOUNTS) != 0:
+        return False
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return True
 
 
 def _load() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ def group() -> Iterator[Path]:
     with suppress(OSError):
         Path("/sys/fs/cgroup/cgroup.subtree_control").write_text("+memory")
     for parent, limit in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
-        made = Path(parent, "disttrain-test")
+        made = Path(parent, f"disttrain-test-{os.getpid()}")
         if not Path(parent, "cgroup.procs").exists():
             continue
         made.mkdir(exist_ok=True)
@@ -37,13 +38,14 @@ def group() -> Iterator[Path]:
     pytest.skip("there are no control groups for memory here")
 
 
-def test_the_kernel_kills_a_rank_for_its_memory(group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_kills_a_rank_for_its_memory(
+    group: Path, server: Preloaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DISTTRAIN_TEST_GROUP", str(group))
     fault = Fault(
         kind="eat memory",
         says=(ALONE["the-kernel-kills-a-rank-for-its-memory"], rf"rank 0 on \S+ waited for rank 1 in {SUMS}"),
     )
     lay_out(tmp_path)
-    with Preloaded() as server:
-        ended_cleanly(fault, run_job(server, tmp_path, fault.arguments()), tmp_path)
-        goes_on(server, fault, tmp_path)
+    ended_cleanly(fault, run_job(server, tmp_path, fault.arguments()), tmp_path)
+    goes_on(server, fault, tmp_path)

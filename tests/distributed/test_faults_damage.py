@@ -26,12 +26,6 @@ NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Preloaded]:
-    with Preloaded() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def stopped(server: Preloaded, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two machines that failed in step 5 of 10, and left checkpoints."""
     directory = tmp_path_factory.mktemp("stopped")

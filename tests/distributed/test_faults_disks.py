@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,6 @@ import pytest
 from ..fault_table import DISKS
 from ..faults import ended_cleanly, goes_on, lay_out, run_job
 from ..preloaded import Preloaded
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Preloaded]:
-    with Preloaded() as server:
-        yield server
 
 
 @pytest.mark.parametrize("name", DISKS)

@@ -16,6 +16,7 @@ import pytest
 from disttrain.graph.files import parse_manifest, write_manifest
 
 from ..agents import REPOSITORY, Ended, run_all, run_machines
+from ..preloaded import Preloaded
 
 EXPERIMENT = """\
 name: tiny
@@ -58,14 +59,14 @@ def losses(directory: Path, name: str) -> list[float]:
     ]
 
 
-def alone(directory: Path, *arguments: str) -> Ended:
-    return run_all([[sys.executable, "-m", "disttrain", *arguments]], [directory])[0]
+def alone(server: Preloaded, directory: Path, *arguments: str) -> Ended:
+    return run_all([[sys.executable, "-m", "disttrain", *arguments]], [directory], server=server)[0]
 
 
 @pytest.fixture(scope="module")
-def straight(place: Path) -> list[float]:
+def straight(server: Preloaded, place: Path) -> list[float]:
     """The losses of one process without torchrun."""
-    ended = alone(place, "tiny.yaml", "name=alone")
+    ended = alone(server, place, "tiny.yaml", "name=alone")
     assert ended.code == 0, ended.err
     found = summary(place, "alone")
     assert (found["world_size"], found["nodes"]) == (1, 1)
@@ -77,12 +78,12 @@ def straight(place: Path) -> list[float]:
     ("machines", "procs", "parts", "batch_size"), [(1, 2, "auto", 24), (3, 1, 3, 16), (2, 1, 8, 24)]
 )
 def test_every_shape_trains_the_same(
-    place: Path, straight: list[float], machines: int, procs: int, parts: int | str, batch_size: int
+    server: Preloaded, place: Path, straight: list[float], machines: int, procs: int, parts: int | str, batch_size: int
 ) -> None:
     name = f"{machines}x{procs}"
     overrides = [f"name={name}", f"partition.parts={parts}", f"sampling.batch_size={batch_size}"]
     overrides += [f"launch.nodes={machines}", f"launch.procs_per_node={procs}"]
-    for ended in run_machines(["tiny.yaml", *overrides], place, machines, procs):
+    for ended in run_machines(["tiny.yaml", *overrides], place, machines, procs, server=server):
         assert ended.code == 0, ended.err
     found = summary(place, name)
     assert (found["world_size"], found["nodes"]) == (machines * procs, machines)
@@ -103,18 +104,18 @@ def test_a_run_goes_on_when_nobody_reads_its_output(place: Path) -> None:
     assert (place / "runs" / "unread" / "DONE").exists()
 
 
-def test_machines_without_a_shared_disk(tmp_path: Path, place: Path, straight: list[float]) -> None:
+def test_machines_without_a_shared_disk(server: Preloaded, tmp_path: Path, place: Path, straight: list[float]) -> None:
     directories = [tmp_path / "a", tmp_path / "b"]
     for directory in directories:
         directory.mkdir()
         shutil.copy(place / "tiny.yaml", directory)
-    for ended in run_machines(["tiny.yaml", "sampling.batch_size=24"], directories, machines=2):
+    for ended in run_machines(["tiny.yaml", "sampling.batch_size=24"], directories, machines=2, server=server):
         assert ended.code == 0, ended.err
     assert losses(tmp_path / "a", "tiny") == pytest.approx(straight, rel=1e-4, abs=1e-5)
     assert not (tmp_path / "b" / "runs").exists()
 
     # The run is on the first machine, predictions are written where the nodes are.
-    for ended in run_machines(["predict", "runs/tiny"], directories, machines=2):
+    for ended in run_machines(["predict", "runs/tiny"], directories, machines=2, server=server):
         assert ended.code == 0, ended.err
     parts = [pq.read_table(file) for file in sorted(tmp_path.glob("*/runs/tiny/predictions/*.parquet"))]
     assert sorted(pa.concat_tables(parts)["id"].to_pylist()) == list(range(200))
@@ -125,7 +126,9 @@ def test_machines_without_a_shared_disk(tmp_path: Path, place: Path, straight: l
     content = parse_manifest(manifest.parent)
     content["files"]["nodes/0/x.npy"]["blake2b"] = "0" * 32
     write_manifest(manifest.parent, content)
-    text = refusal(run_machines(["tiny.yaml", "--fresh", "sampling.batch_size=24"], directories, machines=2))
+    text = refusal(
+        run_machines(["tiny.yaml", "--fresh", "sampling.batch_size=24"], directories, machines=2, server=server)
+    )
     assert "rank 1 on" in text
     assert "holds other partitions here" in text
 
@@ -141,41 +144,47 @@ def refusal(agents: list[Ended]) -> str:
     return err[err.index("disttrain: ") :].split("\nE1")[0]
 
 
-def test_a_wrong_file_is_refused_once(place: Path) -> None:
-    text = refusal(run_machines(["tiny.yaml", "train.lr=-1", "sampling.fanot=[1]"], place, machines=2))
+def test_a_wrong_file_is_refused_once(server: Preloaded, place: Path) -> None:
+    text = refusal(run_machines(["tiny.yaml", "train.lr=-1", "sampling.fanot=[1]"], place, machines=2, server=server))
     assert "2 mistakes" in text
     assert "did you mean `fanout`?" in text
 
 
-def test_a_file_that_is_wrong_on_one_machine_only_names_its_rank(place: Path) -> None:
-    text = refusal(run_machines([["tiny.yaml"], ["tiny.yaml", "train.lr=-1"]], place, machines=2))
+def test_a_file_that_is_wrong_on_one_machine_only_names_its_rank(server: Preloaded, place: Path) -> None:
+    text = refusal(run_machines([["tiny.yaml"], ["tiny.yaml", "train.lr=-1"]], place, machines=2, server=server))
     assert "rank 1 on" in text
     assert "train.lr (override train.lr=-1): expected a number above 0, got -1" in text
 
 
-def test_differing_experiments_are_refused_with_both_values(place: Path) -> None:
-    text = refusal(run_machines([["tiny.yaml"], ["tiny.yaml", "train.lr=0.02", "model.hidden=9"]], place, machines=2))
+def test_differing_experiments_are_refused_with_both_values(server: Preloaded, place: Path) -> None:
+    text = refusal(
+        run_machines(
+            [["tiny.yaml"], ["tiny.yaml", "train.lr=0.02", "model.hidden=9"]], place, machines=2, server=server
+        )
+    )
     assert "rank 1 on" in text
     assert "model.hidden: 8 on rank 0, 9 there" in text
     assert "train.lr: 0.01 on rank 0, 0.02 there" in text
 
 
-def test_missing_data_is_refused_once(place: Path) -> None:
-    text = refusal(run_machines(["tiny.yaml", "data={source: file, path: nowhere/graph.pt}"], place, machines=2))
+def test_missing_data_is_refused_once(server: Preloaded, place: Path) -> None:
+    text = refusal(
+        run_machines(["tiny.yaml", "data={source: file, path: nowhere/graph.pt}"], place, machines=2, server=server)
+    )
     assert "nowhere/graph.pt" in text
 
 
-def test_all_conflicts_with_the_world_are_said_together(place: Path) -> None:
-    text = refusal(run_machines(["tiny.yaml", "launch.nodes=3", "partition.parts=1"], place, machines=2))
+def test_all_conflicts_with_the_world_are_said_together(server: Preloaded, place: Path) -> None:
+    text = refusal(run_machines(["tiny.yaml", "launch.nodes=3", "partition.parts=1"], place, machines=2, server=server))
     assert "launch.nodes is 3, but 2 machines were started" in text
     assert "partition.parts is 1, fewer than the 2 machines" in text
 
 
-def test_an_error_shows_its_traceback_headed_by_rank_and_host(place: Path) -> None:
+def test_an_error_shows_its_traceback_headed_by_rank_and_host(server: Preloaded, place: Path) -> None:
     (place / "broken.py").write_text(
         "class Model:\n    def __init__(self, **_):\n        raise RuntimeError('no luck')\n"
     )
-    ended = alone(place, "tiny.yaml", "model={kind: custom, module: 'broken:Model'}")
+    ended = alone(server, place, "tiny.yaml", "model={kind: custom, module: 'broken:Model'}")
     assert ended.code == 1
     assert "disttrain: rank 0 on " in ended.err
     assert "Traceback (most recent call last):" in ended.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from disttrain.train.checkpoint import CheckpointDirectory
 
 from ..agents import run_machines
+from ..preloaded import Preloaded
 from .test_launch import EXPERIMENT, losses
 
 MODEL = """\
@@ -43,30 +45,40 @@ def model(schema, target, out_channels, victim):
 """
 
 
-def train(directory: Path, victim: int, disturbed: bool) -> dict[str, torch.Tensor]:
-    """Two machines, three steps an epoch; the last checkpoint's tensors. One is killed in its fifth step."""
-    directory.mkdir()
+def train(server: Preloaded, directory: Path, victim: int) -> tuple[dict[str, torch.Tensor], str]:
+    """Two machines, three steps an epoch; the last checkpoint's tensors, and what was said. One is killed in its fifth
+    step, unless no rank is the victim."""
     (directory / "tiny.yaml").write_text(EXPERIMENT)
     (directory / "killer.py").write_text(MODEL)
-    if not disturbed:
-        (directory / "killed").touch()
     program = [
         *("tiny.yaml", "sampling.batch_size=24", "sampling.fanout=[3,2]", "train.checkpoint.every_steps=1"),
         f"model={{kind: custom, module: 'killer:model', args: {{victim: {victim}}}}}",
     ]
-    for ended in run_machines(program, directory, machines=2, max_restarts=1):
+    agents = run_machines(program, directory, machines=2, max_restarts=1, server=server)
+    for ended in agents:
         assert ended.code == 0, ended.err
     checkpoints = CheckpointDirectory(directory / "runs" / "tiny" / "checkpoints")
     assert checkpoints.names()[0] == "step-0000000006"
-    return checkpoints.read_tensors(checkpoints.names()[0])
+    return checkpoints.read_tensors(checkpoints.names()[0]), "".join(ended.err for ended in agents)
+
+
+Outcome = tuple[dict[str, torch.Tensor], list[float]]
+
+
+@pytest.fixture(scope="module")
+def straight(server: Preloaded, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Tensors and losses of a run that nobody disturbs."""
+    directory = tmp_path_factory.mktemp("straight")
+    return train(server, directory, victim=-1)[0], losses(directory, "tiny")
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_changes_nothing(tmp_path: Path, victim: int) -> None:
-    straight = train(tmp_path / "straight", victim, disturbed=False)
-    disturbed = train(tmp_path / "disturbed", victim, disturbed=True)
-    events = (tmp_path / "disturbed" / "runs" / "tiny" / "metrics.jsonl").read_text().splitlines()
-    assert "resume" in [json.loads(line)["event"] for line in events]
-    assert disturbed.keys() == straight.keys()
-    assert all(torch.equal(disturbed[name], straight[name]) for name in straight)
-    assert losses(tmp_path / "disturbed", "tiny") == losses(tmp_path / "straight", "tiny")
+def test_a_killed_rank_changes_nothing(server: Preloaded, tmp_path: Path, straight: Outcome, victim: int) -> None:
+    tensors, figures = straight
+    disturbed, said = train(server, tmp_path, victim)
+    assert re.search(rf"rank {victim} on \S+ was killed in training \(epoch 2, ", said), said
+    events = (tmp_path / "runs" / "tiny" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in events].count("resume") == 1
+    assert disturbed.keys() == tensors.keys()
+    assert all(torch.equal(disturbed[name], tensors[name]) for name in tensors)
+    assert losses(tmp_path, "tiny") == figures

@@ -8,6 +8,7 @@ from pathlib import Path
 from disttrain.train.checkpoint import CheckpointDirectory
 
 from ..agents import run_machines
+from ..preloaded import Preloaded
 from .test_launch import EXPERIMENT
 
 MODEL = """\
@@ -47,13 +48,13 @@ def events(directory: Path) -> list[tuple[str, int]]:
     return [(line["event"], line["step"]) for line in map(json.loads, lines)]
 
 
-def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(tmp_path: Path) -> None:
+def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(server: Preloaded, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "tiny"
     run.mkdir(parents=True)
     (run / "DONE").touch()
     (run / "metrics.jsonl").write_text('{"event": "old", "step": 1}\n')
     arguments = program(tmp_path, "self", "train.checkpoint.every_steps=1", "--fresh")
-    (ended,) = run_machines(arguments, tmp_path, procs=2, max_restarts=1)
+    (ended,) = run_machines(arguments, tmp_path, procs=2, max_restarts=1, server=server)
     assert ended.code == 0, ended.err
     found = events(tmp_path)
     assert found[0] == ("start", 0)
@@ -61,15 +62,15 @@ def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(tmp_path: Path) -
     assert "old" not in dict(found)
 
 
-def test_an_agent_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path) -> None:
+def test_an_agent_that_is_told_to_stop_leaves_a_checkpoint(server: Preloaded, tmp_path: Path) -> None:
     arguments = program(tmp_path, "agent")
-    (ended,) = run_machines(arguments, tmp_path, procs=2)
+    (ended,) = run_machines(arguments, tmp_path, procs=2, server=server)
     assert ended.code != 0
     assert "stopped by SIGTERM after step " in ended.out
     assert "Traceback" not in ended.out
     name = CheckpointDirectory(tmp_path / "runs" / "tiny" / "checkpoints").names()[0]
     step = int(name.removeprefix("step-"))
     assert step >= 5
-    (ended,) = run_machines(arguments, tmp_path, procs=2)
+    (ended,) = run_machines(arguments, tmp_path, procs=2, server=server)
     assert ended.code == 0, ended.err
     assert ("resume", step) in events(tmp_path)
