@@ -63,7 +63,9 @@ class _Guard:
 
     def watch(self) -> None:
         self._watch_rank()
-        if self.agent.process:
+        if _is_torchrun(
+            self.agent.process
+        ):  # whatever else has started ranks, a user's shell or program, is left alone
             self._see_agent_off()
 
     def _watch_rank(self) -> None:
@@ -108,9 +110,8 @@ class _Guard:
 
     def _left_alone(self) -> None:
         if not self.alone:
-            self._say(
-                f"lost its torchrun agent (process {self.agent.process} is gone) in {self.where}: it is told to stop"
-            )
+            gone = f"process {self.agent.process} is gone"
+            self._say(f"lost its torchrun agent ({gone}) in {self.where}: it is told to stop")
             self._signal(signal.SIGTERM)
         self.alone += BEAT_SECONDS
         if self.alone > (self.limit or _SECONDS_TO_STOP):
@@ -147,8 +148,7 @@ class _Guard:
                 return
             why = "it was stopped, as by SIGSTOP" if self.agent.stopped else "the store that it asks does not answer"
             self._say(f"has ended, and {agent} shows no sign of life for {patience:g} s ({why}): it is told to end")
-            if not self.agent.signal(signal.SIGTERM):
-                return
+            self.agent.signal(signal.SIGTERM)
             told, patience, self.agent.silent = True, _AGENT_SECONDS_TO_STOP, 0.0
 
     def _why_killed(self) -> str:
@@ -223,15 +223,12 @@ class _Agent:
             return False
         return any(_began(int(child)) > moment for child in children)
 
-    def signal(self, number: int) -> bool:
-        """Only to torchrun: whatever else has started ranks, a user's shell or program, is left alone."""
-        if self.gone() or not _is_torchrun(self.process):
-            return False
-        try:
-            os.kill(self.process, number)
-        except OSError:  # gone this moment, or of another user
-            return False
-        return True
+    def signal(self, number: int) -> None:
+        if not self.gone():
+            try:
+                os.kill(self.process, number)
+            except OSError:  # gone this moment, or of another user
+                pass
 
 
 def find_agent() -> int:

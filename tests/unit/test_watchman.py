@@ -1,0 +1,118 @@
+"""The guard of a rank that has ended, and the agent: torchrun is ended if it hangs, all others are left alone.
+
+Agents here are small programs of that name; `tests/cluster` has the real ones, with networks that go away.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from disttrain import watchman
+
+AGENT = """\
+import os, signal, subprocess, sys, time
+
+def python(seconds):
+    return subprocess.Popen([sys.executable, "-I", "-S", "-c", f"import time; time.sleep({seconds})"])
+
+how, since = sys.argv[1], time.monotonic()
+rank = python(4)
+page = os.memfd_create("where")
+os.truncate(page, 4096)
+reading, writing = os.pipe()
+arguments = [str(rank.pid), str(os.getpid()), "0", str(page), "rank 0 on here"]
+guard = subprocess.Popen([sys.executable, "-I", "-S", "guard.py", *arguments], stdin=reading, pass_fds=[page])
+os.close(reading)
+print(guard.pid, flush=True)
+while time.monotonic() - since < 14:
+    time.sleep(0.1)  # it looks after its rank
+    guard.poll()
+    if rank.poll() is not None and how == "starts another":
+        rank, how = python(60), "well"
+    if "hangs" in how and time.monotonic() - since > 3.5:
+        if how == "hangs for good":  # as a call of C++ does that begins again after a signal
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.read(os.pipe()[0], 1)
+rank.kill()
+rank.wait()
+"""
+GUARD = f"""\
+import sys
+sys.path.insert(0, {str(Path(watchman.__file__).parent)!r})
+import watchman
+watchman._AGENT_SECONDS, watchman._AGENT_SECONDS_TO_STOP = 4.0, 2.0
+watchman._Guard(*map(int, sys.argv[1:5]), place=sys.argv[5]).watch()
+"""
+HANGS = r"rank 0 on here has ended, and its torchrun agent \(process \d+\) shows no sign of life for 4 s"
+KILLED = r"rank 0 on here has ended, and its torchrun agent \(process \d+\) does not: it is killed"
+
+
+class Expected(NamedTuple):
+    name: str
+    how: str
+    code: int
+    stays: bool
+    """Whether the guard lives as long as the agent."""
+    says: tuple[str, ...] = ()
+
+
+CASES = [
+    Expected("torchrun", "is well", 0, stays=True),
+    Expected("torchrun", "starts another", 0, stays=False),
+    Expected("torchrun", "hangs", -15, stays=True, says=(HANGS,)),
+    Expected("torchrun", "hangs for good", -9, stays=True, says=(HANGS, KILLED)),
+    Expected("mine.py", "is well", 0, stays=False),
+]
+
+
+def run(directory: Path, name: str, how: str) -> tuple[int, bool, list[str]]:
+    """The agent's exit code, whether its guard stayed to the end, and what was said."""
+    (directory / name).write_text(AGENT)
+    (directory / "guard.py").write_text(GUARD)
+    command = [sys.executable, "-I", "-S", name, how]
+    with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None and agent.stderr is not None
+        guard = psutil.Process(int(agent.stdout.readline()))
+        last = time.monotonic()
+        while agent.poll() is None:
+            if lives(guard):
+                last = time.monotonic()
+            time.sleep(0.1)
+        stayed = time.monotonic() - last < 2
+        said = agent.stderr.read().splitlines()  # until the guard has let go of it too
+    guard_ends = time.monotonic() + 10
+    while lives(guard):
+        assert time.monotonic() < guard_ends, "the guard outlives the agent"
+        time.sleep(0.1)
+    return agent.returncode, stayed, said
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Expected, Future[tuple[int, bool, list[str]]]]]:
+    """All at once: they do nothing but wait."""
+    with ThreadPoolExecutor() as pool:
+        yield {case: pool.submit(run, tmp_path_factory.mktemp("agent"), case.name, case.how) for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.how}".replace(" ", "-"))
+def test_agent(case: Expected, outcomes: dict[Expected, Future[tuple[int, bool, list[str]]]]) -> None:
+    code, stayed, said = outcomes[case].result()
+    assert code == case.code, said
+    assert stayed == case.stays
+    assert len(said) == len(case.says) + 1, said  # that the rank ended without a word
+    for line, pattern in zip(said[1:], case.says):
+        assert re.search(pattern, line), said
+
+
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
