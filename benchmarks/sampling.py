@@ -18,9 +18,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ import numpy as np
 import torch
 import torch_geometric
 from contestant import BATCH_SIZE, Contestant, Fanout, Setting, Took
+from floors import bytes_missed, check_hits, floors_missed
 from rank_pool import RankPool
+from row import Row, bytes_per_seed, total
 from slow_network import NetworkError, two_hosts
 from torch_geometric.data import HeteroData
 
@@ -54,46 +56,6 @@ SETTINGS = {
 SLOW = ("plain", "cache", "cache, fp16")
 """Settings that are tried over a slow network."""
 RATE = "1gbit"
-
-FLOORS = {
-    ("1 rank", "torch-sparse"): {(10, 5): 5.0, (15, 10, 5): 5.0},
-    ("1 rank", "pyg-lib"): {(10, 5): 1.5, (15, 10, 5): 1.5},
-    ("2 machines", "torch-sparse"): {(10, 5): 2.0, (15, 10, 5): 2.5},
-    ("2 machines, cache", "torch-sparse"): {(10, 5): 3.0, (15, 10, 5): 4.0},
-}
-"""Least seeds per CPU second, as a multiple of PyG's local loader with these kernels."""
-
-REPLICATED_FLOOR = 0.6
-"""Least seeds per CPU second of two machines with all edges and a cache, as a multiple of one rank's."""
-SAVED_FLOOR: dict[Fanout, float] = {(10, 5): 0.6}
-"""Least share of the bytes that the cache saves."""
-MOST_POINTS = 0.03
-"""The hit rate may be so far below that of the best possible choice of rows."""
-
-
-@dataclass
-class Row:
-    """One contestant at one fanout, over all repetitions."""
-
-    name: str
-    took: list[Took] = field(default_factory=list)
-    against: dict[str, list[Took]] = field(default_factory=dict)
-    """Kernels -> what PyG's loader took for the same seeds, right after."""
-
-    def add(self, took: Took, pyg: dict[str, Took]) -> None:
-        self.took.append(took)
-        for kernels, other in pyg.items():
-            self.against.setdefault(kernels, []).append(other)
-
-    def ratio(self, kernels: str, rate: Callable[[Took], float]) -> float:
-        """Median over repetitions of how many times as fast as PyG's loader."""
-        return statistics.median(rate(a) / rate(b) for a, b in zip(self.took, self.against[kernels]))
-
-
-def total(parts: Sequence[Took]) -> Took:
-    """Of all ranks: CPU seconds add up, the slowest rank's wall time counts."""
-    summed = {key: sum(asdict(p)[key] for p in parts) for key in asdict(parts[0])}
-    return Took(**{**summed, "wall_seconds": max(p.wall_seconds for p in parts)})
 
 
 def time_pyg(yardstick: Any, seeds: np.ndarray) -> Took:
@@ -215,15 +177,6 @@ def show(fanout: Fanout, rows: list[Row]) -> list[dict[str, Any]]:
     return figures
 
 
-def bytes_per_seed(took: list[Took]) -> float:
-    return sum(t.bytes_sent for t in took) / sum(t.num_seeds for t in took)
-
-
-def between(one: Row, other: Row) -> float:
-    """Median over repetitions of how many times as fast `one` is, per CPU second."""
-    return statistics.median(a.per_cpu_second / b.per_cpu_second for a, b in zip(one.took, other.took))
-
-
 def fill(pool: RankPool, settings: Sequence[str], fanouts: Sequence[Fanout], where: str) -> list[dict[str, Any]]:
     """Fill the caches; what that took, over all ranks."""
     figures = []
@@ -249,19 +202,6 @@ def fill(pool: RankPool, settings: Sequence[str], fanouts: Sequence[Fanout], whe
                     f"{f['wall_seconds']:.1f} s, {f['bytes_sent'] / 1e6:.0f} MB"
                 )
     return figures
-
-
-def check_hits(pool: RankPool, fanouts: Sequence[Fanout]) -> tuple[list[dict[str, Any]], list[str]]:
-    """In an epoch that was not drawn: hit rates of the rows that were chosen, and of the best possible choice."""
-    figures, missed = [], []
-    for fanout in fanouts:
-        machines = pool.call("hit_rates", "cache", fanout)
-        cache, best = (sum(machine[key] for machine in machines) / len(machines) for key in ("cache", "best"))
-        figures.append({"fanout": list(fanout), "cache": cache, "best": best})
-        print(f"{list(fanout)}: hit rate in another epoch {cache:.1%}, of the best possible choice of rows {best:.1%}")
-        if best - cache > MOST_POINTS:
-            missed.append(f"hit rate at {list(fanout)}: {cache:.1%}, the best possible is {best:.1%}")
-    return figures, missed
 
 
 def check_equality(pool: RankPool, fanouts: Sequence[Fanout]) -> None:
@@ -310,31 +250,6 @@ def over_slow_network(
                     f"{f['bytes_per_seed'] / 1000:10.1f}{times:15.2f}"
                 )
     return figures
-
-
-def floors_missed(fanout: Fanout, rows: list[Row]) -> list[str]:
-    missed = []
-    for row in rows:
-        for kernels in row.against:
-            floor = FLOORS.get((row.name, kernels), {}).get(fanout)
-            ratio = row.ratio(kernels, lambda t: t.per_cpu_second)
-            if floor is not None and ratio < floor:
-                missed.append(f"{row.name} at {list(fanout)}: {ratio:.2f} times PyG on {kernels}, must be {floor}")
-    by_name = {row.name: row for row in rows}
-    ratio = between(by_name["2 machines, replicated, cache"], by_name["1 rank"])
-    print(f"all edges on both of two machines, and a cache: {ratio:.2f} times one rank, per CPU second")
-    if ratio < REPLICATED_FLOOR:
-        missed.append(f"replicated, cache at {list(fanout)}: {ratio:.2f} times one rank, must be {REPLICATED_FLOOR}")
-    return missed
-
-
-def bytes_missed(fanout: Fanout, rows: list[Row]) -> list[str]:
-    by_name = {row.name: row for row in rows}
-    saved = 1 - bytes_per_seed(by_name["2 machines, cache"].took) / bytes_per_seed(by_name["2 machines"].took)
-    print(f"the cache saves {saved:.1%} of the bytes")
-    assert saved > 0, "the cache saves something on any graph"
-    floor = SAVED_FLOOR.get(fanout, 0.0)
-    return [f"the cache saves {saved:.1%} of the bytes at {list(fanout)}, must be {floor:.0%}"] if saved < floor else []
 
 
 def check_exchanges(fanout: Fanout, rows: list[Row], contestants: Contestants) -> None:

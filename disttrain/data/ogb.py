@@ -25,7 +25,7 @@ from .attributes import as_mask
 from .homogeneous import EDGE_TYPE, NODE_TYPE
 from .nearest import nearest
 from .scratch import Scratch
-from .table_columns import batches, brief, connect
+from .table_database import batches, brief, connect
 from .table_files import literal
 
 _SPLITS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import duckdb
 import numpy as np
-import psutil
 import pyarrow as pa
 
 from ..config import EdgeTable, ExperimentError, NodeTable
 from ..config.counted import counted
 from .nearest import nearest
 from .scratch import Scratch
+from .table_database import batches, brief, is_full
 from .table_dates import ambiguous_dates
 from .table_files import Reading, in_sql, literal, not_in_encoding, reading_of
+from .table_types import is_integer, is_zoned, kind_of
 
 ROW = "__row__"
 """Column of a table's row numbers."""
@@ -27,58 +27,6 @@ ID = "__id__"
 
 _TAKEN = ("rowid", ID)
 """What a column of the file may be called too, rowid by DuckDB: here it has another name then."""
-
-BLOCK_ROWS = 1 << 17
-"""How many rows are in memory at a time."""
-
-_GIB = 1 << 30
-_THREAD_BYTES = 1 << 27
-
-
-def connect(scratch: Scratch, memory_bytes: int | None) -> duckdb.DuckDBPyConnection:
-    """A DuckDB in a file of the folder that counts time in UTC and fetches nothing from elsewhere.
-
-    What does not fit into its memory goes into the folder too.
-    """
-    limit = memory_bytes or min(max(psutil.virtual_memory().total // 8, _GIB), 4 * _GIB)
-    # each thread needs some memory of its own, below which operators fail instead of using the disk
-    threads = max(1, min(len(os.sched_getaffinity(0)), limit // _THREAD_BYTES))
-    database = duckdb.connect(
-        scratch.path(".duckdb"),
-        config={
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "temp_directory": scratch.path("-spilled"),
-            "memory_limit": f"{limit // (1 << 20)}MiB",
-            "threads": str(threads),
-            "preserve_insertion_order": "true",
-        },
-    )
-    database.execute("SET GLOBAL TimeZone = 'UTC'")
-    # compressing what is read once or twice takes longer than all else
-    database.execute("SET GLOBAL force_compression = 'uncompressed'")
-    return database
-
-
-@contextmanager
-def room_for(scratch: Scratch, memory_bytes: int | None) -> Iterator[None]:
-    """Say it in the user's words when memory or disk do not suffice."""
-    try:
-        yield
-    except duckdb.Error as error:
-        if isinstance(error, duckdb.OutOfMemoryException) and "temp" not in str(error):
-            now = f"is {memory_bytes}" if memory_bytes else "is not set"
-            raise ExperimentError(f"data.memory_bytes {now}, which does not suffice: {brief(error)}") from error
-        if _is_full(error):
-            raise ExperimentError(scratch.full()) from error
-        raise
-
-
-def _is_full(error: duckdb.Error) -> bool:
-    said = str(error)
-    return isinstance(error, duckdb.OutOfMemoryException) or any(
-        what in said for what in ("No space left", "File too large", "quota", "Could not write")
-    )
 
 
 def quoted(name: str) -> str:
@@ -155,13 +103,13 @@ class Table:
             # insertion order is the order of the file, so rowid is the row's number
             self.database.execute(f"CREATE TABLE {raw} AS SELECT {selected} FROM {reading.sql((*text, *guessed))}")
         except duckdb.Error as error:
-            if _is_full(error):
+            if is_full(error):
                 raise
             raise ExperimentError(self._why_unreadable(reading, error)) from None
         typed = {key: kind for key, kind in guessed.items() if self._survives(raw, key, kind)}
         types.update({key: "VARCHAR" for key in guessed if key not in typed})
         query = self._computed(raw, types, kept, typed)
-        if not expressions and not typed and not any(map(_is_zoned, types.values())):
+        if not expressions and not typed and not any(map(is_zoned, types.values())):
             self.database.execute(f"ALTER TABLE {raw} RENAME TO {self.name}")
             self.row = "rowid"
             return
@@ -184,7 +132,7 @@ class Table:
             try:
                 self.database.execute(f"CREATE TABLE {self.name} AS SELECT {result} FROM ({query}){condition}{order}")
             except duckdb.Error as error:
-                if _is_full(error):
+                if is_full(error):
                     raise
                 self.mistakes.append(f"data.{self.place}: computing its columns failed: {brief(error)}")
             else:
@@ -259,7 +207,7 @@ class Table:
 
     def _computed(self, raw: str, types: dict[str, str], kept: list[str], typed: dict[str, str]) -> str:
         """The query that adds the computed columns; an expression may use the ones above it."""
-        replaced = [f"CAST({quoted(name)} AS TIMESTAMP) AS {quoted(name)}" for name in kept if _is_zoned(types[name])]
+        replaced = [f"CAST({quoted(name)} AS TIMESTAMP) AS {quoted(name)}" for name in kept if is_zoned(types[name])]
         replaced += [f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in typed.items()]
         replace = f" REPLACE ({', '.join(replaced)})" if replaced else ""
         query = f"SELECT rowid AS {quoted(ROW)}{f', *{replace}' if kept else ''} FROM {raw}"
@@ -268,7 +216,7 @@ class Table:
         if renamed:
             back = ", ".join(f"{quoted(name)} AS {in_sql(name)}" for name in renamed)
             query = f"SELECT * EXCLUDE ({', '.join(map(quoted, renamed))}), {back} FROM ({query})"
-        self.columns = {name: "TIMESTAMP" if _is_zoned(kind) else kind for name, kind in types.items()}
+        self.columns = {name: "TIMESTAMP" if is_zoned(kind) else kind for name, kind in types.items()}
         for name, expression in self.settings.columns.items():
             if name.lower() in {column.lower() for column in self.columns}:
                 # SQL does not tell Age from age
@@ -402,7 +350,7 @@ class Table:
                     yield start, batch.columns[2:]
                     start, last = start + batch.num_rows, rows[-1]
             except duckdb.Error as error:
-                if _is_full(error):
+                if is_full(error):
                     raise
                 raise ExperimentError(f"data.{self.place}: {brief(error)}") from None
 
@@ -417,16 +365,6 @@ class Table:
         return np.concatenate(blocks) if blocks else np.empty(0)
 
 
-def batches(cursor: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.RecordBatch]:
-    """The result of a query, a batch of rows at a time, while it is computed."""
-    result = cursor.sql(query)
-    # the name before DuckDB 1.5
-    read = result.to_arrow_reader if hasattr(result, "to_arrow_reader") else result.fetch_record_batch
-    for batch in read(BLOCK_ROWS):
-        if batch.num_rows:
-            yield batch
-
-
 def numbers(column: pa.Array) -> np.ndarray:
     """Arrow doubles as float64; missing and infinite values are NaN."""
     values = column.to_numpy(zero_copy_only=False)
@@ -438,26 +376,6 @@ def as_type(column: str, kind: str) -> str:
     return f"CAST({quoted(column)} AS {kind})"
 
 
-def is_integer(type_name: str) -> bool:
-    """Whether a DuckDB type holds whole numbers only."""
-    return re.fullmatch(r"U?\w*INT(EGER)?", type_name) is not None
-
-
-def kind_of(type_name: str) -> str:
-    """What a DuckDB type is compared as: text, number, boolean, moment, or the type itself."""
-    if type_name == "VARCHAR":
-        return "text"
-    if type_name in ("FLOAT", "DOUBLE") or type_name.startswith("DECIMAL") or is_integer(type_name):
-        return "number"
-    if type_name == "BOOLEAN":
-        return "boolean"
-    return "moment" if type_name == "DATE" or type_name.startswith("TIMESTAMP") else type_name
-
-
-def _is_zoned(type_name: str) -> bool:
-    return type_name == "TIMESTAMP WITH TIME ZONE"
-
-
 def _occurs(column: str, expressions: list[str]) -> bool:
     """Whether an expression may use the column. (`COLUMNS(...)` and `*` may use any.)"""
     return any(
@@ -465,9 +383,3 @@ def _occurs(column: str, expressions: list[str]) -> bool:
         or re.search(r"(?i)\bcolumns\s*\(|(^|[\s,(.])\*\s*(,|\)|$|from|exclude|replace)", expression)
         for expression in expressions
     )
-
-
-def brief(error: Exception) -> str:
-    """The lines of DuckDB's message that say what is wrong, without its picture of the query."""
-    lines = [line.strip() for line in str(error).split("\n\nLINE ")[0].splitlines() if line.strip()]
-    return " ".join(lines[:6])

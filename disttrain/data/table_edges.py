@@ -12,7 +12,8 @@ import numpy as np
 from ..config import EdgeType, edge_type_name
 from ..config.counted import counted
 from .scratch import Scratch
-from .table_columns import ID, ROW, Table, batches, quoted
+from .table_columns import ID, ROW, Table, quoted
+from .table_database import batches
 from .table_keys import comparison, has_key, key_columns, key_text
 
 _SHOWN = 5

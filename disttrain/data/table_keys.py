@@ -11,8 +11,9 @@ import pyarrow.ipc
 from ..config import NodeTable
 from ..config.counted import counted
 from .scratch import Scratch
-from .table_columns import ROW, Table, kind_of, quoted
+from .table_columns import ROW, Table, quoted
 from .table_files import in_sql
+from .table_types import kind_of
 
 _SHOWN = 5
 

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..config import ExperimentError
-from .table_columns import Table, kind_of, numbers, quoted
+from .table_columns import Table, numbers, quoted
 from .table_features import codes_in
+from .table_types import kind_of
 
 
 @dataclass(frozen=True)

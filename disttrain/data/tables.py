@@ -28,7 +28,8 @@ from .loaded import LoadedGraph
 from .nearest import nearest
 from .scratch import Scratch
 from .split import by_names, by_ratio, by_time, moment, set_masks
-from .table_columns import Table, connect, quoted, room_for
+from .table_columns import Table, quoted
+from .table_database import connect, room_for
 from .table_edges import End, Relation
 from .table_features import Features, check_features, columns_of, set_node_features
 from .table_files import files_of_tables, table_files, tables_of

@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from disttrain.config import (
-    CustomModel,
     Experiment,
     ExperimentError,
     GeneratedData,
@@ -19,12 +16,10 @@ from disttrain.config import (
     PygData,
     SplitByMasks,
     SplitByRatio,
-    SplitByTime,
     TablesData,
 )
 from disttrain.config.file import differences, parse_experiment, plain, read_experiment, write_experiment
 from disttrain.config.ignored import ignored_settings
-from disttrain.config.yaml import YamlError, dump_yaml, parse_path, parse_yaml, path_text
 
 SMALL = """\
 name: small
@@ -65,166 +60,6 @@ def test_a_small_file_with_defaults() -> None:
     assert experiment.sampling.batch_size == 512
     assert hetero(experiment).relations["paper,to,author"].conv == "gat"
     assert experiment.directory == "runs/small"
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-3", 1e-3),
-        ("1E3", 1e3),
-        ("-1.5e+2", -150.0),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("010", 10),
-        ("0o10", 8),
-        ("0x1F", 31),
-        ("1_000", "1_000"),
-        ("12:30", "12:30"),
-        ("2013-10-01", "2013-10-01"),
-        ("yes", "yes"),
-        ("no", "no"),
-        ("on", "on"),
-        ("off", "off"),
-        ("true", True),
-        ("False", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
-        (".inf", float("inf")),
-        ("-.inf", float("-inf")),
-        ("'1'", "1"),
-        ("e5", "e5"),
-        ("[10, 5]", [10, 5]),
-    ],
-)
-def test_plain_values_are_those_of_yaml_1_2(text: str, value: object) -> None:
-    read = parse_yaml(f"a: {text}").value["a"]
-    assert read == value
-    assert type(read) is type(value)
-
-
-def test_anchors_and_merge_keys() -> None:
-    assert parse_yaml("a: &x {p: 1, q: 2}\nb: {<<: *x, q: 3}").value["b"] == {"p": 1, "q": 3}
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(), values, max_size=4))
-def test_what_is_written_is_read_back_equal(value: dict[str, object]) -> None:
-    assert parse_yaml(dump_yaml(value)).value == value
-
-
-@pytest.mark.parametrize(
-    "text", ["1e-3", "yes", "no", "null", "~", "", "010", "2013-10-01", "12:30", "<<", "true", "0o7", "1.", "1_000"]
-)
-def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
-    assert parse_yaml(dump_yaml({"a": text})).value == {"a": text}
-
-
-def test_whole_floats_are_whole_numbers_and_words_are_booleans_where_asked() -> None:
-    assert parse_experiment(SMALL, ["sampling.batch_size=1e3"]).sampling.batch_size == 1000
-    assert parse_experiment(SMALL, ["sampling.replace=yes"]).sampling.replace is True
-
-
-def test_sections_whose_entries_are_all_commented_out() -> None:
-    experiment = parse_experiment(SMALL.replace("  lr: 1e-3", "  # lr: 1e-3") + "launch:\npartition:\n")
-    assert experiment.train.lr == 0.005
-
-
-def test_dates_of_a_split_stay_text() -> None:
-    experiment = parse_experiment(SMALL, ["data.split={by: time, column: when, val: 2013-10-01, test: 2013-11-01}"])
-    assert isinstance(experiment.data.split, SplitByTime)
-    assert experiment.data.split.val == "2013-10-01"
-
-
-# Overrides
-
-
-@pytest.mark.parametrize(
-    ("override", "read", "value"),
-    [
-        ("train.lr=1e-2", lambda e: e.train.lr, 0.01),
-        ("train.epochs=3", lambda e: e.train.epochs, 3),
-        ("sampling.fanout.0=15", lambda e: e.sampling.fanout, (15, 5)),
-        ("sampling.fanout[1]=7", lambda e: e.sampling.fanout, (10, 7)),
-        ("sampling.fanout=[15,10]", lambda e: e.sampling.fanout, (15, 10)),
-        ("sampling.fanout={default: [3, 2]}", lambda e: e.sampling.fanout, {"default": (3, 2)}),
-        ('model.relations["paper,to,author"].conv=sage', lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
-        ("model.relations['paper,to,author'].conv=sage", lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
-        ("model.relations[paper,to,author].conv=sage", lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
-        ("model.relations.paper,to,author.conv=sage", lambda e: hetero(e).relations["paper,to,author"].conv, "sage"),
-        (
-            'model.relations["paper, to, author"].conv=sage',
-            lambda e: hetero(e).relations["paper,to,author"].conv,
-            "sage",
-        ),
-        ("model.relations.term,in,paper.heads=2", lambda e: hetero(e).relations["term,in,paper"].heads, 2),
-        ("train.early_stop={metric: accuracy}", lambda e: e.train.early_stop.metric, "accuracy"),
-        ("train.early_stop.metric=macro_f1", lambda e: e.train.early_stop.metric, "macro_f1"),
-        ("train.scheduler.kind=cosine", lambda e: e.train.scheduler.kind, "cosine"),
-        ("train.grad_clip=", lambda e: e.train.grad_clip, None),
-        ("data.args.note=a=b", lambda e: e.data.args["note"], "a=b"),
-        ("run_dir=runs/x=1", lambda e: e.run_dir, "runs/x=1"),
-    ],
-)
-def test_overrides_reach_everything(override: str, read, value: object) -> None:
-    assert read(parse_experiment(SMALL, [override])) == value
-
-
-def test_an_override_keeps_what_stands_beside_it() -> None:
-    options = hetero(parse_experiment(SMALL, ["model.relations.paper,to,author.conv=sage"])).relations[
-        "paper,to,author"
-    ]
-    assert (options.conv, options.aggr) == ("sage", "max")
-
-
-def test_an_index_reaches_into_the_default_list() -> None:
-    text = SMALL.replace("sampling:\n  fanout: [10, 5]\n", "")
-    assert parse_experiment(text, ["sampling.fanout.0=15"]).sampling.fanout == (15, 5)
-
-
-def test_the_last_override_wins() -> None:
-    assert parse_experiment(SMALL, ["seed=1", "seed=2"]).seed == 2
-
-
-def test_an_override_can_change_the_kind_of_a_section() -> None:
-    assert isinstance(parse_experiment(SMALL, ["model={kind: custom, module: 'a.b:C'}"]).model, CustomModel)
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("foo", "the override 'foo' is not of the form key.path=value"),
-        ("=3", "the path is empty"),
-        ("a..b=3", "is not a path"),
-        ("seed=[1", "line 1"),
-        ("seed.x=1", "expected a whole number"),
-        ("name.x=1", "name is \"small\", it has no 'x'"),
-        ("sampling.fanout.2=1", "sampling.fanout is a list of 2, [10, 5]; it has no 2, only the indices 0 to 1"),
-        ("sampling.fanout.first=1", "it has no 'first'"),
-        ("trian.lr=1", "trian (override trian.lr=1): there is no such key; did you mean `train`?"),
-        ("train.lr=0", "train.lr (override train.lr=0): expected a number above 0, got 0"),
-    ],
-)
-def test_mistaken_overrides(override: str, said: str) -> None:
-    (line,) = mistakes(SMALL, override)
-    assert said in line
-
-
-def test_paths_read_back() -> None:
-    for path in [("a", "b"), ("a", 0, "b"), ("m", "paper,to,author", "conv"), ("a", "x.y"), ("a", "7")]:
-        assert parse_path(path_text(path)) == path
-    for text in ["", "a..b", ".a", "a.", "a[", "a]b", "a[]"]:
-        with pytest.raises(YamlError):
-            parse_path(text)
-
-
-# Mistakes
 
 
 def test_all_mistakes_come_in_one_message_each_with_its_line() -> None:
