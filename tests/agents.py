@@ -122,7 +122,7 @@ def run_all(
             for file in pair:
                 file.seek(0)
             texts.append([file.read().decode(errors="replace") for file in pair])
-    ended = [Ended(process.returncode, out, err) for process, (out, err) in zip(processes, texts)]
+    ended = [Ended(process.wait(10), out, err) for process, (out, err) in zip(processes, texts)]
     assert left is not None, f"still running after {timeout:g} s:\n{ended}"
     assert left == [], f"left behind: {left}\n{ended}"
     return ended

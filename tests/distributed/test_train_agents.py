@@ -52,6 +52,7 @@ def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(server: Preloaded
     run = tmp_path / "runs" / "tiny"
     run.mkdir(parents=True)
     (run / "DONE").touch()
+    (run / ".lock").touch()  # as each run leaves one
     (run / "metrics.jsonl").write_text('{"event": "old", "step": 1}\n')
     arguments = program(tmp_path, "self", "train.checkpoint.every_steps=1", "--fresh")
     (ended,) = run_machines(arguments, tmp_path, procs=2, max_restarts=1, server=server)
