@@ -152,8 +152,10 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
 
         graph, origin = generate(data), "data (generated)"
     loaded = conform(apply_transforms(graph, data.transforms), origin, scratch)
-    split_nodes(
+    others = split_nodes(
         loaded.data, target_node_type(loaded.data, task), task.label, data.split,
         numbers=isinstance(task, NodeRegression),
     )  # fmt: skip
+    if others:
+        loaded.info["in_no_split"] = others
     return loaded

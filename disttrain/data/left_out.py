@@ -21,6 +21,7 @@ def left_out_lines(info: dict[str, Any]) -> list[str]:
     `dangling`: relation -> edges left out, since they name a key that no row has;
     `without_key`: relation -> rows that name nothing (NULL), which are no edge;
     `without_label`: node type -> nodes that have no label, which are in no split;
+    `in_no_split`: value of the split's column that is the name of no split -> rows;
     `left_out`: attributes (`type.name`) that have no row per node or edge;
     `converted`: attributes that are kept in another form, each with how.
     """
@@ -40,6 +41,10 @@ def left_out_lines(info: dict[str, Any]) -> list[str]:
     lines += [
         f'"{node_type}": {counted(count, "node")} without a label, in no split'
         for node_type, count in info.get("without_label", {}).items()
+    ]
+    lines += [
+        f"data.split: {counted(count, 'row')} of {value!r}, in no split"
+        for value, count in info.get("in_no_split", {}).items()
     ]
     lines += [f"{what}" for what in info.get("converted", [])]
     if info.get("left_out"):

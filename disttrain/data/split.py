@@ -14,13 +14,17 @@ from ..config import ExperimentError, Names, Split, SplitByColumn, SplitByMasks,
 from .nearest import nearest
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+_SHOWN = 8
 
 
-def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, numbers: bool = False) -> None:
+def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, numbers: bool = False) -> dict[str, int]:
     """Set `train_mask`, `val_mask` and `test_mask` (bool [num_nodes]) of a node type.
 
     Args:
         numbers: the label is any number (regression), not a class.
+
+    Returns:
+        See `other_names`.
 
     Raises:
         ExperimentError: if what the split needs is not there, or nothing is left to train on.
@@ -29,6 +33,7 @@ def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, n
     labelled = has_label(store[label].numpy(), numbers)
     where = f'task.label: attribute "{label}" of node type "{node_type}"'
     (_check_numbers if numbers else _check_classes)(store[label].numpy()[labelled], where)
+    others: dict[str, int] = {}
     if isinstance(split, SplitByMasks):
         masks = _published(store, node_type, split, labelled)
     elif isinstance(split, SplitByRatio):
@@ -47,8 +52,12 @@ def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, n
                 f'data.split.column: "{split.column}" of "{node_type}" has shape {list(values.shape)}; expected one '
                 "value for each node"
             )
-        masks = by_names(values, split) if isinstance(split, SplitByColumn) else by_time(values, split)
+        if isinstance(split, SplitByColumn):
+            masks, others = by_names(values, split), other_names(values, split)
+        else:
+            masks = by_time(values, split)
     set_masks(store, masks, labelled, node_type)
+    return others
 
 
 def set_masks(store: NodeStorage, masks: tuple[np.ndarray, ...], labelled: np.ndarray, node_type: str) -> None:
@@ -153,12 +162,21 @@ def by_names(values: np.ndarray, split: SplitByColumn) -> tuple[np.ndarray, ...]
     text = values.astype(str)
     masks = tuple(np.isin(text, names) for names in (split.train, split.val, split.test))
     _refuse_shared_names(split)
-    if not masks[0].any():
-        came = ", ".join(np.unique(text)[:8])
-        raise ExperimentError(
-            f'data.split: no row of column "{split.column}" has the value {" or ".join(split.train)}; there are: {came}'
-        )
+    for part, names, mask in zip(("train", "val", "test"), (split.train, split.val, split.test), masks):
+        if names and not mask.any() and (part == "train" or part in split.model_fields_set):
+            came = ", ".join(repr(str(value)) for value in np.unique(text)[:8])
+            raise ExperimentError(
+                f'data.split.{part}: no row of column "{split.column}" has the value {" or ".join(names)}; there are: '
+                f"{came}"
+            )
     return masks
+
+
+def other_names(values: np.ndarray, split: SplitByColumn) -> dict[str, int]:
+    """Values that stand for no split, with how many rows have each; of many, the commonest."""
+    found, counts = np.unique(values.astype(str), return_counts=True)
+    others = [(int(n), str(v)) for v, n in zip(found, counts) if v not in (*split.train, *split.val, *split.test)]
+    return {value: rows for rows, value in sorted(others, key=lambda other: (-other[0], other[1]))[:_SHOWN]}
 
 
 def _refuse_shared_names(split: SplitByColumn) -> None:
@@ -174,7 +192,16 @@ def by_time(values: np.ndarray, split: SplitByTime) -> tuple[np.ndarray, ...]:
     if not val <= test:
         raise ExperimentError(f"data.split: val ({split.val}) must not be later than test ({split.test})")
     values = values.astype(np.float64)
-    return values < val, (values >= val) & (values < test), values >= test
+    masks = values < val, (values >= val) & (values < test), values >= test
+    if not masks[0].any() or not (masks[1].any() or masks[2].any()):
+        known = values[np.isfinite(values)]
+        came = f"from {known.min():.16g} to {known.max():.16g}" if len(known) else "all missing"
+        raise ExperimentError(
+            f"data.split: the times of {split.column} are {came}, and those that divide them {val:.16g} and {test:.16g}: "
+            f"{'nothing is left to train on' if not masks[0].any() else 'all of them train'} (dates are seconds since "
+            "1970)"
+        )
+    return masks
 
 
 def moment(value: str | float, where: str) -> float:

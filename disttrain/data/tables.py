@@ -27,7 +27,7 @@ from ..config.counted import counted
 from .loaded import LoadedGraph
 from .nearest import nearest
 from .scratch import Scratch
-from .split import by_names, by_ratio, by_time, moment, set_masks
+from .split import by_names, by_ratio, by_time, moment, other_names, set_masks
 from .table_columns import Table, quoted
 from .table_database import connect, room_for
 from .table_edges import End, Relation
@@ -77,7 +77,7 @@ def read_tables(data: TablesData, task: Task, scratch_parent: str | Path | None 
         assert label is not None
         labels = read_labels(nodes[target], label, _is_regression(task))
         info["classes"] = {target: labels.names} if labels.names else {}
-        masks = _masks(nodes[target], data, labels)
+        masks = _masks(nodes[target], data, labels, info)
         for name, table in nodes.items():
             graph[name].num_nodes = table.count()
             fit = masks[0] & labels.known if name == target else _fit_rows(table, data, scratch)
@@ -162,6 +162,7 @@ def _check(data: TablesData, tables: dict[str, Table], target: str | None, why_n
             _check_time(table, table.settings.time)
     if isinstance(data.split, SplitByTime):
         _check_time(tables[f"nodes.{target}"], data.split.column)
+        _check_clock(tables[f"nodes.{target}"], data.split)
     _raise([mistake for table in tables.values() for mistake in table.mistakes])
     return target
 
@@ -170,6 +171,16 @@ def _check_time(table: Table, column: str) -> None:
     meant = ("TIMESTAMP", "dates") if table.is_moment(column) else ("DOUBLE", "numbers")
     table.check_cast(column, *meant)
     table.check_range(column)
+
+
+def _check_clock(table: Table, split: SplitByTime) -> None:
+    """Note it as a mistake if dates are to be compared with numbers."""
+    if not _same_clock(table, split.column, split):
+        kind = "dates" if table.is_moment(split.column) else "numbers"
+        table.mistakes.append(
+            f'data.split: column "{split.column}" holds {kind} ({table.columns[split.column]}), but val and test are '
+            f"{split.val} and {split.test}; give {'ISO dates such as 2013-10-01' if kind == 'dates' else 'numbers'}"
+        )
 
 
 def _no_type(where: str, node_type: str, data: TablesData) -> str:
@@ -289,14 +300,17 @@ def _relation(
 
 
 # labels and masks, in the order of the ids
-def _masks(table: Table, data: TablesData, labels: Labels) -> tuple[np.ndarray, ...]:
+def _masks(table: Table, data: TablesData, labels: Labels, info: dict[str, Any]) -> tuple[np.ndarray, ...]:
     split = data.split
     if isinstance(split, SplitByRatio):
         return by_ratio(labels.known, split)
     if isinstance(split, SplitByColumn):
         text = f"coalesce(CAST({quoted(split.column)} AS VARCHAR), '')"
         values = [block.to_numpy(zero_copy_only=False).astype(str) for _, (block,) in table.blocks([text])]
-        return by_names(np.concatenate(values) if values else np.empty(0, dtype=str), split)
+        names = np.concatenate(values) if values else np.empty(0, dtype=str)
+        if others := other_names(names, split):
+            info["in_no_split"] = others
+        return by_names(names, split)
     assert isinstance(split, SplitByTime)
     return by_time(table.whole(table.seconds(split.column)), split)
 
@@ -314,12 +328,16 @@ def _fit_rows(table: Table, data: TablesData, scratch: Scratch) -> np.ndarray | 
 
 
 def _same_clock(table: Table, column: str, split: SplitByTime) -> bool:
-    """Whether the table's `time` can be compared with the split's: both date-times, or both numbers."""
+    """Whether the table's times can be compared with the split's: all date-times, or all numbers."""
+    return {_is_number(split.val), _is_number(split.test)} == {not table.is_moment(column)}
+
+
+def _is_number(value: str | float) -> bool:
     try:
-        float(split.val)
+        float(value)
     except ValueError:
-        return table.is_moment(column)
-    return not table.is_moment(column)
+        return False
+    return True
 
 
 # what is put into the graph

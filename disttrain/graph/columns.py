@@ -18,7 +18,7 @@ class Summary:
     high: float | None
     missing: int
     mean: np.ndarray | None
-    """float32 [columns], with further dimensions flattened; NaN left out, 0 where nothing is left."""
+    """float64 [columns], with further dimensions flattened; NaN left out, 0 where nothing is left."""
     std: np.ndarray | None
 
 
@@ -31,7 +31,7 @@ def summarise(array: np.ndarray, feature: bool = False) -> Summary:
     """
     wanted = feature or (array.dtype.kind == "f" and array.ndim <= 2)
     if array.size == 0:
-        empty = np.zeros(_width(array), dtype=np.float32) if wanted else None
+        empty = np.zeros(_width(array)) if wanted else None
         return Summary(None, None, 0, empty, empty)
     if array.dtype.kind != "f":
         low, high = (None, None) if array.dtype.kind == "b" else (int(array.min()), int(array.max()))
@@ -61,7 +61,7 @@ def _moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             deviation = block.astype(np.float64) - mean
             deviation[np.isnan(block)] = 0.0
             squares += np.square(deviation, out=deviation).sum(axis=0)
-        return mean.astype(np.float32), np.sqrt(squares / count).astype(np.float32)
+        return mean, np.sqrt(squares / count)
 
 
 def _width(array: np.ndarray) -> int:

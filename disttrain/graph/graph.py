@@ -191,7 +191,7 @@ class Graph:
         return self._array(self._edge_entries[edge_type]["files"]["src_degree"])
 
     def statistics(self, node_type: str, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and standard deviation of each column over all nodes, float32; None where the attribute has none."""
+        """Mean and standard deviation of each column over all nodes, float64; None where the attribute has none."""
         entry = self._node_entries[node_type]["attributes"].get(name)
         if entry is None or not entry.get("mean"):
             return None

@@ -29,6 +29,9 @@ def is_featureless(nodes: Nodes) -> bool:
     return not any(name in nodes.attributes and prod(nodes.attributes[name].shape) > 0 for name in ("x", "x_cat"))
 
 
+_WIDE = ("float64", "int32", "int64", "uint32", "uint64")
+
+
 class NodeInput(nn.Module):
     """One node type's input: `x` (any dtype, [N, ...]) and `x_cat` ([N, C] codes), or an embedding of the ids.
 
@@ -59,15 +62,17 @@ class NodeInput(nn.Module):
         super().__init__()
         width = 0
         self.has_x = x is not None and prod(x.shape) > 0
-        self.fill = self.standardize = False
+        self.fill = self.standardize = self.wide = False
         if self.has_x:
             assert x is not None
             width += prod(x.shape)
             self.fill = x.missing > 0
             self.standardize = settings.standardize
+            # Times of this century differ in digits that float32 does not have.
+            self.wide = self.standardize and x.dtype in _WIDE
             mean, std = statistics if statistics is not None else (np.zeros(width), np.ones(width))
-            mean = torch.as_tensor(np.array(mean, dtype=np.float32)).reshape(-1)
-            std = torch.as_tensor(np.array(std, dtype=np.float32)).reshape(-1)
+            mean = torch.as_tensor(np.array(mean, dtype=np.float64)).reshape(-1)
+            std = torch.as_tensor(np.array(std, dtype=np.float64)).reshape(-1)
             # Constant columns say nothing: they become 0 and not 0/0.
             std = torch.where(torch.isfinite(std) & (std > 0), std, torch.ones_like(std))
             # In the state dict: other data that the model is to predict is scaled as that which it was trained on.
@@ -101,12 +106,13 @@ class NodeInput(nn.Module):
         parts: list[Tensor] = []
         if self.has_x:
             x = nodes.x.flatten(1) if nodes.x.dim() > 1 else nodes.x.unsqueeze(1)
-            x = x.float()
+            x = x.double() if self.wide else x.float()
+            mean, std = self.mean.to(x.dtype), self.std.to(x.dtype)
             if self.fill:
-                x = torch.where(x.isnan(), self.mean, x)
+                x = torch.where(x.isnan(), mean, x)
             if self.standardize:
-                x = (x - self.mean) / self.std
-            parts.append(x)
+                x = (x - mean) / std
+            parts.append(x.float())
         if len(self.categories):
             codes = nodes.x_cat.flatten(1) if nodes.x_cat.dim() > 1 else nodes.x_cat.unsqueeze(1)
             parts.extend(embed(codes[:, column].long()) for column, embed in enumerate(self.categories))

@@ -14,6 +14,20 @@ from ..graph.book import PartitionBook
 from ..graph.graph import Graph
 from ..graph.schema import Wants
 
+_OF_NODES = ("n_id", "num_nodes", "num_sampled_nodes", "batch", "batch_size", "input_id", "seed_time")
+_OF_EDGES = ("edge_index", "e_id", "num_sampled_edges", "src_degree", "dst_degree")
+
+
+def taken_names(wants: Wants) -> list[str]:
+    """Wanted attributes that are called like something that each batch has of its own, a line each."""
+    found = [(f'of node type "{t}"', n) for t, names in wants.nodes.items() for n in names if n in _OF_NODES]
+    found += [(f'of "{edge_type_name(e)}"', n) for e, names in wants.edges.items() for n in names if n in _OF_EDGES]
+    return [
+        f'attribute "{name}" {owner} cannot be used as a label or by a model: mini-batches have a `{name}` of their own; '
+        "give it another name where the graph is made"
+        for owner, name in found
+    ]
+
 
 class Column(NamedTuple):
     """One attribute of one kind of id; where it goes in the batch is up to the loader."""

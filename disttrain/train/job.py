@@ -15,6 +15,7 @@ from ..config.counted import counted
 from ..graph.files import MANIFEST
 from ..graph.graph import Graph
 from ..models import build_model
+from ..sampling.columns import taken_names
 from ..sampling.kind import kind_conflicts
 from ..tasks import Task, build_task
 from ..world import World
@@ -59,7 +60,8 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
         model = build_model(
             experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
         )
-        refuse(halves_conflicts(experiment, graph.schema, task, model))
+        wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue]
+        refuse([*taken_names(wants), *halves_conflicts(experiment, graph.schema, task, model)])
         return model
 
     return task, world.together(made, "building the model")

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from torch_geometric.data import HeteroData
 
 from disttrain.config import ExperimentError, Split
+from disttrain.data import left_out_lines
 from disttrain.data.split import has_label, moment, shuffled, split_nodes
 
 ADAPTER = TypeAdapter(Split)
@@ -109,6 +110,19 @@ def test_column():
         masks({"by": "column", "column": "prt"}, y=Y, part=codes)
     with pytest.raises(ExperimentError, match="0 stands for more than one"):
         masks({**split, "test": "0"}, y=Y, part=codes)
+    with pytest.raises(ExperimentError, match="split.test: no row .* has the value 3; there are: '0', '1', '2'"):
+        masks({**split, "test": "3"}, y=Y, part=codes)
+
+
+def test_values_that_stand_for_no_split_are_counted():
+    data = HeteroData()
+    data["v"].y, data["v"].part = Y, torch.tensor([0] * 4 + [1] * 3 + [2] * 2 + [5])
+    split = ADAPTER.validate_python({"by": "column", "column": "part", "train": "0"})
+    assert split_nodes(data, "v", "y", split) == {"1": 3, "2": 2, "5": 1}
+    assert left_out_lines({"in_no_split": {"dev": 3, "": 1}}) == [
+        "data.split: 3 rows of 'dev', in no split",
+        "data.split: 1 row of '', in no split",
+    ]
 
 
 def test_time():
@@ -123,6 +137,10 @@ def test_time():
     assert masks(split, y=Y, at=seconds) == [[0, 1, 2, 3, 4], [5, 6], [7, 8, 9]]
     with pytest.raises(ExperimentError, match="must not be later"):
         masks({**split, "val": "2018-01-01"}, y=Y, at=seconds)
+    with pytest.raises(ExperimentError, match="from 2010 to 2019, .* 1420070400 and 1483228799: all of them train"):
+        masks({**split, "column": "year"}, y=Y, year=year)
+    with pytest.raises(ExperimentError, match="nothing is left to train on"):
+        masks({**split, "val": 2015, "test": 2017}, y=Y, at=seconds)
     with pytest.raises(ExperimentError, match="ISO date such as"):
         masks({**split, "val": "January"}, y=Y, at=seconds)
 

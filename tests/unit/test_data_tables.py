@@ -121,6 +121,12 @@ def test_other_tables_are_fitted_on_all_rows(folder: Path):
     assert x == pytest.approx((price - price.mean()) / price.std(), rel=1e-6)
 
 
+@pytest.mark.parametrize(("column", "val", "test"), [("age", "2020-01-01", "2021-01-01"), ("joined", 2020, 2021)])
+def test_dates_and_numbers_are_not_compared(folder: Path, column: str, val: Any, test: Any):
+    with pytest.raises(ExperimentError, match=f'split: column "{column}" holds (dates|numbers)'):
+        load(user_section(folder, split={"by": "time", "column": column, "val": val, "test": test}), TASK)
+
+
 def test_with_a_split_by_time_they_are_fitted_on_rows_before_validation(folder: Path):
     split = {"by": "time", "column": "joined", "val": "2021-06-01", "test": "2022-02-01"}
     data = load(section(folder, split=split), TASK).data

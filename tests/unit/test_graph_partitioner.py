@@ -181,7 +181,7 @@ def test_what_the_manifest_says_of_values(tmp_path: Path):
     )
     holes = attributes["holes"]
     assert (holes["low"], holes["high"], holes["missing"]) == (1.0, 4.0, 211 + 70)
-    assert np.load(tmp_path / holes["mean"]).tolist() == [np.float32((71 * 1 + 70 * 4) / 141), 0.0]
+    assert np.load(tmp_path / holes["mean"]).tolist() == [(71 * 1 + 70 * 4) / 141, 0.0]
     for name in ("x", "weight", "strided"):
         expected = np.atleast_2d(data["paper"][name].double().numpy().T).T
         if attributes[name]["mean"] is None:

@@ -57,6 +57,24 @@ def test_missing_values_become_the_mean_and_standardized_ones_zero() -> None:
     torch.testing.assert_close(standard[:, 0].std(unbiased=False), torch.tensor(1.0), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_digits_that_float32_has_not_are_there_when_standardized(dtype: torch.dtype) -> None:
+    data = random_graph()
+    times = (1_700_000_000 + 3 * torch.arange(30, dtype=torch.float64)).to(dtype)
+    data["paper"].x = times[:, None].repeat(1, 2)
+    batch = batch_of(data, "paper", list(range(30)), layers=1)
+    values = times.double()
+    mean, std = values.mean(), values.std(unbiased=False)
+
+    def of(node_type: str, name: str) -> Any:
+        return np.full(2, mean), np.full(2, std)
+
+    standard = inputs_of(data, of, project=False, standardize=True)(batch)["paper"]
+    assert standard.dtype == torch.float32
+    torch.testing.assert_close(standard[:, 0], ((values - mean) / std).float())
+    assert len(standard[:, 0].unique()) == 30
+
+
 def test_types_without_features_have_a_row_per_original_id() -> None:
     data = random_graph()
     inputs = inputs_of(data)

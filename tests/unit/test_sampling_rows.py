@@ -7,8 +7,10 @@ import threading
 import numpy as np
 import pytest
 
+from disttrain.graph.schema import Wants
 from disttrain.sampling import row_kernels
 from disttrain.sampling.cache import choose_rows, fill_index, index_bytes
+from disttrain.sampling.columns import taken_names
 from disttrain.sampling.memory import BlockPool
 
 NO_INDEX = np.empty((0, 2), np.uint64)
@@ -173,3 +175,13 @@ def test_a_choice_never_takes_more_than_it_may():
             assert not len(ids) or not len(others) or counts[ids].min() >= counts[others].max()
             assert (np.diff(ids) > 0).all() and (size or not len(ids))
     assert taken == best + sum(index_bytes(n) for n in (1000, 70))
+
+
+def test_names_that_batches_have_of_their_own_are_told():
+    wants = Wants(nodes={"a": ("x", "batch")}, edges={("a", "to", "a"): ("weight", "src_degree", "x")})
+    lines = taken_names(wants)
+    assert [line.partition(" cannot")[0] for line in lines] == [
+        'attribute "batch" of node type "a"',
+        'attribute "src_degree" of "a,to,a"',
+    ]
+    assert taken_names(Wants(degrees=frozenset([("a", "to", "a")]))) == []
