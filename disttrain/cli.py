@@ -44,6 +44,8 @@ def run(arguments: list[str]) -> int:
         ExperimentError: the input was refused.
     """
     parser, of_command = _parsers()
+    if arguments and arguments[0] in ("--dry-run", "--fresh"):
+        arguments = ["train", *arguments]
     if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
         if not arguments[0].endswith((".yaml", ".yml")) and not Path(arguments[0]).exists():
             close = nearest(arguments[0], COMMANDS)
@@ -84,6 +86,7 @@ def _experiment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],  # without it, argparse says that they are required
         metavar="key.path=value",
         help="settings laid over the file: train.lr=0.01 sampling.fanout=[15,10] model.relations.a,to,b.conv=gat",
     )
@@ -122,7 +125,9 @@ def _partition(arguments: argparse.Namespace) -> int:
 
 def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN_DIR", help="of a run that is finished, or was stopped")
-    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings laid over the run's own")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key.path=value", help="settings laid over the run's own"
+    )
     which = "all, train, val, test, unlabelled, rest (in no split); several: val,test. Default: all"
     parser.add_argument("--split", metavar="NAMES", help=which)
     parser.add_argument("--ids", metavar="FILE", help="the nodes to predict, by key: .parquet, .csv, or an id a line")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from .section import DottedPath, Fraction, Names, Relation, RelationName, Section, Seed, TypeName
+from .section import Bytes, DottedPath, Fraction, Names, Relation, RelationName, Section, Seed, TypeName
 
 
 class SplitByMasks(Section):
@@ -254,9 +254,9 @@ class TablesData(Data):
     """Rows without a label: keep them as nodes that are in no split, refuse, or leave them out (counted)."""
     missing_times: Literal["refuse", "drop"] = "refuse"
     """Rows of a table with a `time` that have none: refuse, or leave them out (counted)."""
-    memory_bytes: Annotated[int, Field(ge=1 << 26)] | None = None
-    """How much memory the tables may take while they are read; more goes through the disk. Null: an eighth of the
-    machine's, between 1 and 4 GiB. The graph is the same whatever it is."""
+    memory_bytes: Annotated[Bytes, Field(ge=1 << 26)] | None = None
+    """How much memory the tables may take while they are read, e.g. "512 MiB"; more goes through the disk. Null: an
+    eighth of the machine's, between 1 and 4 GiB. The graph is the same whatever it is."""
 
 
 DataSource = Annotated[

@@ -196,10 +196,10 @@ def by_time(values: np.ndarray, split: SplitByTime) -> tuple[np.ndarray, ...]:
     if not masks[0].any() or not (masks[1].any() or masks[2].any()):
         known = values[np.isfinite(values)]
         came = f"from {known.min():.16g} to {known.max():.16g}" if len(known) else "all missing"
+        left = "nothing is left to train on" if not masks[0].any() else "all of them train"
         raise ExperimentError(
-            f"data.split: the times of {split.column} are {came}, and those that divide them {val:.16g} and {test:.16g}: "
-            f"{'nothing is left to train on' if not masks[0].any() else 'all of them train'} (dates are seconds since "
-            "1970)"
+            f"data.split: the times of {split.column} are {came}, and what divides them {val:.16g} and {test:.16g}: "
+            f"{left} (dates are seconds since 1970)"
         )
     return masks
 

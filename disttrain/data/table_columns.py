@@ -260,6 +260,17 @@ class Table:
         if wrong[0]:
             self.mistakes.append(f"{said}{wrong[0]} values do not, {wrong[1]!r} for instance")
 
+    def check_zeros_and_ones(self, column: str) -> None:
+        """Note it as a mistake if the column holds numbers, and others than those."""
+        if kind_of(self.columns[column]) == "number" and not self.mistakes:
+            value = quoted(column)
+            other = f"SELECT {value} FROM {self.name} WHERE {value} NOT IN (0, 1) LIMIT 1"
+            if found := self.database.sql(other).fetchall():
+                self.mistakes.append(
+                    f'data.{self.place}: column "{column}" ({self.columns[column]}) must hold true or false, or 1 or '
+                    f"0: it holds {found[0][0]}"
+                )
+
     def leave_out(self, condition: str, why: str, reorder: bool = False) -> None:
         """Take the rows that satisfy an SQL condition out, and note how many they are.
 

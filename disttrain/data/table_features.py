@@ -45,6 +45,8 @@ def check_features(table: Table, features: TableFeatures) -> None:
         for column in getattr(features, kind):
             if column in table.columns:
                 table.check_cast(column, type_name, meant)
+                if kind == "boolean":
+                    table.check_zeros_and_ones(column)
 
 
 @dataclass

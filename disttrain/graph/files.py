@@ -114,7 +114,9 @@ def parse_manifest(directory: Path) -> dict[str, Any]:
         manifest = json.loads(content)
         version = manifest["format"]
     except (FileNotFoundError, NotADirectoryError) as error:
-        what = f"has no {MANIFEST}, so it is no complete partition" if directory.is_dir() else "does not exist"
+        what = "does not exist" if not directory.exists() else "is a file, not a directory"
+        if directory.is_dir():
+            what = f"has no {MANIFEST}, so it is no complete partition"
         raise ExperimentError(f"partition directory {directory} {what}; make it with `disttrain partition`") from error
     except OSError as error:
         raise ExperimentError(f"{path} cannot be read: {error}") from error

@@ -67,12 +67,15 @@ def _unknown(directory: Path, manifest: dict[str, Any]) -> list[str]:
 
 
 def _strangers(directory: Path, manifest: dict[str, Any]) -> list[str]:
-    """Files that are not the partition's; what a writer leaves that is killed just after landing is."""
-    names = (path.relative_to(directory) for path in sorted(directory.rglob("*")) if not path.is_dir())
+    """What is not the partition's; what a writer leaves that is killed just after landing is."""
+    files = (*manifest["files"], MANIFEST, HOLDS, LOCK)
+    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
+    found = ((path, path.relative_to(directory)) for path in sorted(directory.rglob("*")))
     return [
         name.as_posix()
-        for name in names
-        if name.as_posix() not in (*manifest["files"], MANIFEST, HOLDS, LOCK) and name.parts[0] != WORK
+        for path, name in found
+        if name.as_posix() not in (folders if path.is_dir() and not path.is_symlink() else files)
+        and name.parts[0] != WORK
     ]
 
 

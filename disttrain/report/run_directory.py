@@ -24,7 +24,16 @@ logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
 _JOB = "job.json"
-_OURS = ("checkpoints", "tensorboard", "metrics.jsonl", "summary.json", "report.html", "experiment.yaml", "DONE")
+_OURS = (
+    "checkpoints",
+    "predictions",
+    "tensorboard",
+    "metrics.jsonl",
+    "summary.json",
+    "report.html",
+    "experiment.yaml",
+    "DONE",
+)
 
 
 @dataclass(frozen=True)

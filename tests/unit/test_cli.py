@@ -79,6 +79,7 @@ def test_partition_then_verify(place: Path, capfd: pytest.CaptureFixture[str]) -
 
 
 def test_a_dry_run_shows_the_plan_and_touches_nothing(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--dry-run", "tiny.yaml", "partition.parts=2"]) == 0
     assert cli.run(["tiny.yaml", "train.lr=0.1", "--dry-run", "partition.parts=2"]) == 0
     text = capfd.readouterr().out
     assert "lr: 0.1" in text

@@ -435,3 +435,11 @@ def test_dates_that_are_one_day_only_are_taken(tmp_path: Path):
     said = {"csv": {"text": ["at"]}, "columns": {"day": "strptime(\"at\", '%d/%m/%Y')"}, "time": "day"}
     loaded = load(tables(tmp_path, {"person": {**PEOPLE["person"], **said}}), TASK)
     assert loaded.data["person"].time.tolist() == [1577836800 + 31 * day, 1577836800 + 93 * day]
+
+
+def test_numbers_are_true_or_false_as_one_or_zero_only(tmp_path: Path):
+    write(tmp_path, people="id,kind,yes\n0,a,1\n1,b,0\n2,b,\n", knows="a,b\n0,1\n")
+    people = {"person": {**PEOPLE["person"], "features": {"boolean": ["yes"]}}}
+    assert load(tables(tmp_path, people, KNOWS), TASK).data["person"].x[:2, 0].tolist() == [1, 0]
+    write(tmp_path, people="id,kind,yes\n0,a,1\n1,b,2\n")
+    assert '"yes" (BIGINT) must hold true or false, or 1 or 0: it holds 2' in refusal(tables(tmp_path, people, KNOWS))

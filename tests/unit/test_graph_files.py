@@ -127,6 +127,7 @@ def test_every_problem_has_its_line(directory: Path):
     (directory / "nodes/0/notes.txt").write_text("mine")
     (directory / "nodes/9").mkdir()
     os.symlink("row.npy", directory / "edges/0/col.npy")
+    os.symlink("../edges", directory / "nodes/linked")
     size = (directory / "edges/0/row.npy").stat().st_size
     assert sorted(verify(directory)) == [
         "edges/0/col.npy is not in the manifest; remove it",
@@ -134,6 +135,8 @@ def test_every_problem_has_its_line(directory: Path):
         "nodes/0/notes.txt is not in the manifest; remove it",
         "nodes/0/x.npy cannot be read (No such file or directory)",
         "nodes/0/y.npy: its checksum differs from the manifest's, the file was changed or damaged",
+        "nodes/9 is not in the manifest; remove it",
+        "nodes/linked is not in the manifest; remove it",
     ]
 
 

@@ -296,7 +296,7 @@ def refused(change: str) -> HeteroData:
         ("sparse", r"data\['paper'\]\.x: expected a dense tensor.*to_dense"),
         ("x", r"data\['paper'\]\.x: expected 211 rows, one for each of the nodes, got 210"),
         ("mask", r"data\['paper'\]\.train_mask: expected 211 rows.*got 5"),
-        ("edge_attr", r"data\['paper', 'cites', 'paper'\]\.edge_attr: expected 1500 rows.*edges, got 5"),
+        ("edge_attr", r"data\['paper', 'cites', 'paper'\]\.edge_attr: expected 1,500 rows.*edges, got 5"),
         ("adj_t", r"sparse matrix \(adj_t\); expected an `edge_index`.*ToSparseTensor"),
         ("no edge_index", r"data\['paper', 'cites', 'paper'\] has no edge_index"),
         ("float edges", r"expected integers of shape \[2, E\], got float32"),
