@@ -128,6 +128,26 @@ def row_trainer(
     )
 
 
+class Killed(Exception):
+    """Stands for a process that ends in the middle."""
+
+
+def kill_after(trainer: Trainer, num_steps: int | None, *, within: bool = False) -> None:
+    """Let the trainer "die" when so many steps are done; None: never.
+
+    Args:
+        within: in the middle of the step after these, between two batches of it.
+    """
+    step = trainer._train_step
+
+    def mortal(batch: Any) -> None:
+        if trainer.position.step == num_steps and (not within or trainer.gradient.is_open):
+            raise Killed
+        step(batch)
+
+    trainer._train_step = mortal
+
+
 def weights(trainer_or_model: Trainer | nn.Module) -> dict[str, Tensor]:
     model = trainer_or_model.model if isinstance(trainer_or_model, Trainer) else trainer_or_model
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -17,7 +17,7 @@ from disttrain.config import ExperimentError
 from disttrain.train.stop import Interrupted
 from disttrain.world import World
 from tests.ranks import RankFailed, run_ranks
-from tests.training import RowLoader, RowModel, events, row_trainer, task, weights
+from tests.training import Killed, RowLoader, RowModel, events, kill_after, row_trainer, task, weights
 
 
 def train(world: World, run_dir: str, settings: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -27,24 +27,13 @@ def train(world: World, run_dir: str, settings: dict[str, Any]) -> tuple[dict[st
     return weights(model), summary
 
 
-class Killed(Exception):
-    pass
-
-
 def train_and_resume(world: World, run_dir: str) -> list[dict[str, Tensor]]:
     """Undisturbed; then interrupted after each of some steps and resumed. All weights."""
     settings = {"checkpoint": {"every_steps": 2}, "epochs": 2}
     found = [train(world, f"{run_dir}/straight", settings)[0]]
     for killed_after in (3, 5, 8):
         trainer = row_trainer(world, f"{run_dir}/{killed_after}", **settings)
-        step = trainer._train_step
-
-        def mortal(batch: Any, trainer: Any = trainer, step: Any = step, killed_after: int = killed_after) -> None:
-            if trainer.position.step == killed_after:
-                raise Killed
-            step(batch)
-
-        trainer._train_step = mortal
+        kill_after(trainer, killed_after)
         with pytest.raises(Killed):
             trainer.train()
         found.append(train(world, f"{run_dir}/{killed_after}", settings)[0])
@@ -301,14 +290,8 @@ def separate_disks(world: World, run_dir: str) -> tuple[dict[str, Tensor], dict[
 
     def run(disks: str, killed_after: int | None, disk: int) -> dict[str, Tensor]:
         trainer = row_trainer(world, f"{run_dir}/{disks}/{disk}", checkpoint={"every_steps": 2})
-        model, step = trainer.model, trainer._train_step
-
-        def mortal(batch: Any) -> None:
-            if trainer.position.step == killed_after:
-                raise Killed
-            step(batch)
-
-        trainer._train_step = mortal
+        model = trainer.model
+        kill_after(trainer, killed_after)
         try:
             trainer.train()
         except Killed:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from disttrain.world import World
-from tests.training import RowLoader, RowModel, events, row_trainer, task, weights
+from tests.training import Killed, RowLoader, RowModel, events, kill_after, row_trainer, task, weights
 
 
 @pytest.fixture(autouse=True)
@@ -28,20 +28,10 @@ def world() -> Iterator[World]:
         yield world
 
 
-class Killed(Exception):
-    pass
-
-
 def train(world: World, run_dir: Path, killed_after: int | None = None, **settings: Any) -> dict[str, Tensor]:
     trainer = row_trainer(world, run_dir, **settings)
-    model, step = trainer.model, trainer._train_step
-
-    def mortal(batch: Any) -> None:
-        if killed_after is not None and trainer.position.step == killed_after and trainer.gradient.is_open:
-            raise Killed  # in the middle of a step of two batches
-        step(batch)
-
-    trainer._train_step = mortal
+    model = trainer.model
+    kill_after(trainer, killed_after, within=True)
     trainer.train()
     return weights(model)
 

@@ -18,7 +18,7 @@ from disttrain.config import ExperimentError
 from disttrain.train.stop import Interrupted
 from disttrain.train.trainer import Trainer
 from disttrain.world import World
-from tests.training import MANIFEST, RowLoader, RowModel, events, row_trainer, weights
+from tests.training import MANIFEST, Killed, RowLoader, RowModel, events, kill_after, row_trainer, weights
 
 
 @pytest.fixture(autouse=True)
@@ -33,21 +33,11 @@ def world() -> Iterator[World]:
         yield world
 
 
-class Killed(Exception):
-    """Stands for a process that ends in the middle."""
-
-
 def train(world: World, run_dir: Path, killed_after: int | None = None, **settings: Any) -> dict[str, Tensor]:
     """Train to the end, or until the process "dies" right after a step; returns the weights."""
     trainer = row_trainer(world, run_dir, **settings)
-    model, step = trainer.model, trainer._train_step
-
-    def mortal(batch: Any) -> None:
-        if trainer.position.step == killed_after:
-            raise Killed
-        step(batch)
-
-    trainer._train_step = mortal
+    model = trainer.model
+    kill_after(trainer, killed_after)
     trainer.train()
     return weights(model)
 
