@@ -201,7 +201,7 @@ def test_max_steps_stops_in_mid_epoch_and_a_larger_one_goes_on(world: World, tmp
     ],
 )
 def test_a_run_in_pieces_is_scored_as_one_that_was_never_cut(world: World, tmp_path: Path, settings: dict[str, Any]):
-    kept = {"checkpoint": {"keep": 1}}
+    kept: dict[str, Any] = {"checkpoint": {"keep": 1}}
     for bound in ({"max_steps": 2}, {"max_steps": 7}, {"epochs": 2}, {"epochs": 4}, {"max_steps": 23}):
         row_trainer(world, tmp_path / "pieces", **{"epochs": 9, **settings, **kept, **bound}).train()
     pieces = row_trainer(world, tmp_path / "pieces", epochs=9, **settings, **kept).train()
