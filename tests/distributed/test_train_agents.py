@@ -48,14 +48,15 @@ def events(directory: Path) -> list[tuple[str, int]]:
     return [(line["event"], line["step"]) for line in map(json.loads, lines)]
 
 
-def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(server: Preloaded, tmp_path: Path) -> None:
+def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(tmp_path: Path) -> None:
+    """Under torchrun itself: a restart is known by what started the ranks."""
     run = tmp_path / "runs" / "tiny"
     run.mkdir(parents=True)
     (run / "DONE").touch()
     (run / ".lock").touch()  # as each run leaves one
     (run / "metrics.jsonl").write_text('{"event": "old", "step": 1}\n')
     arguments = program(tmp_path, "self", "train.checkpoint.every_steps=1", "--fresh")
-    (ended,) = run_machines(arguments, tmp_path, procs=2, max_restarts=1, server=server)
+    (ended,) = run_machines(arguments, tmp_path, procs=2, max_restarts=1)
     assert ended.code == 0, ended.err
     found = events(tmp_path)
     assert found[0] == ("start", 0)
