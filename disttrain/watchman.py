@@ -63,9 +63,8 @@ class _Guard:
 
     def watch(self) -> None:
         self._watch_rank()
-        if _is_torchrun(
-            self.agent.process
-        ):  # whatever else has started ranks, a user's shell or program, is left alone
+        # Whatever else has started ranks, a user's shell or program, is left alone.
+        if _is_torchrun(self.agent.process):
             self._see_agent_off()
 
     def _watch_rank(self) -> None:
