@@ -277,11 +277,11 @@ def _nearest_keys(name: str, keys: Iterable[Any]) -> list[str]:
 
 def _unknown_key(key: Any, fields: Iterable[str]) -> str:
     close = nearest(key, fields)
-    if close:
-        return f"there is no such key; did you mean `{close}`? Valid here: {_listed(fields)}"
     elsewhere = [path_text(path) for path in field_paths() if path[-1] == key]
-    hint = f"; `{key}` belongs at {' or '.join(elsewhere[:3])}" if elsewhere else ""
-    return f"there is no such key{hint}. Valid here: {_listed(fields)}"
+    hint = f"; did you mean `{close}`?" if close else ""
+    if elsewhere:  # spelt right
+        hint = f"; `{key}` belongs at {' or '.join(elsewhere[:3])}"
+    return f"there is no such key{hint}{'' if hint.endswith('?') else '.'} Valid here: {_listed(fields)}"
 
 
 def field_paths() -> Iterator[Path]:

@@ -17,4 +17,5 @@ if ! ip netns add dt-probe 2>/dev/null; then
   exit 0
 fi
 ip netns del dt-probe
-"$python" -m pytest -m cluster tests/cluster
+# Most of the time they wait.
+"$python" -m pytest -m cluster --numprocesses 3 --dist loadfile tests/cluster

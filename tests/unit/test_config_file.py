@@ -158,6 +158,8 @@ def test_the_rest_of_a_section_is_held_against_the_kind_that_was_probably_meant(
 
 def test_a_key_that_belongs_elsewhere_is_sent_there() -> None:
     assert "`patience` belongs at train.early_stop.patience" in mistakes(SMALL, "train.patience=3")[0]
+    # spelt right, whatever it looks like here
+    assert "`dangling` belongs at data.dangling." in mistakes(f"{SMALL}\ndangling: drop")[0]
 
 
 def test_a_misspelt_required_key_is_said_once() -> None:
