@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from . import Experiment, ExperimentError, fanout_conflicts
+from . import Experiment, ExperimentError, TablesData, fanout_conflicts, parse_edge_type
 from .check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, nearest, shown
 from .yaml import Path, YamlError, dump_yaml, leaves, parse_path, parse_yaml, path_text
 
@@ -54,7 +54,7 @@ def parse_experiment(text: str, overrides: Iterable[str] = (), name: str = "the 
 
     checked = check(Kind(Experiment), data, (), mistakes)
     mistakes.extend([*_fanout_mistakes(checked, mistakes), *_metric_mistakes(checked, mistakes)])
-    mistakes.extend(_layerwise_mistakes(checked))
+    mistakes.extend([*_layerwise_mistakes(checked), *_node_type_mistakes(checked, mistakes)])
     if mistakes:
         raise ExperimentError(_message(name, mistakes, origins))
     return Experiment.model_validate(checked)
@@ -138,6 +138,29 @@ def _layerwise_mistakes(checked: Any) -> list[Mistake]:
         "set evaluate.method=sampled (with sampling.eval_fanout -1 for all of them)"
     )
     return [Mistake(("evaluate", "method"), text)] if evaluate.get("method") == "layerwise" else []
+
+
+def _node_type_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
+    """Node types that relations, foreign keys and the task name, against those of the tables."""
+    data, task = checked.get("data"), checked.get("task")
+    if not isinstance(data, dict) or data.get("source") != "tables" or not _sound(mistakes, "data"):
+        return []
+    tables = TablesData.model_validate(data)
+    named: list[tuple[Path, str]] = [
+        (("data", "edges", name), end) for name in tables.edges for end in parse_edge_type(name)[::2]
+    ]
+    for name, table in tables.nodes.items():
+        keys = table.references
+        named += [(("data", "nodes", name, "foreign_keys", relation), key.type) for relation, key in keys.items()]
+    if isinstance(task, dict) and isinstance(task.get("node_type"), str):
+        named.append((("task", "node_type"), task["node_type"]))
+    found = []
+    for path, node_type in named:
+        if node_type not in tables.nodes:
+            close = nearest(node_type, tables.nodes)
+            hint = f"did you mean `{close}`?" if close else f"there are {', '.join(tables.nodes)}"
+            found.append(Mistake(path, f"there is no node type {shown(node_type)} among data.nodes; {hint}"))
+    return found
 
 
 def _metric_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:

@@ -81,7 +81,7 @@ def _nodes(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
         if relation["repeated_edges"]:
             yield (
                 f'"{name}" has {counted(relation["repeated_edges"], "repeated edge")}, each a neighbour of its own; '
-                "coalesce them unless that is meant"
+                "unless that is meant, make one of each (`torch_geometric.utils.coalesce`, or SELECT DISTINCT)"
             )
 
 
@@ -118,7 +118,7 @@ def _batches(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
             f"an epoch is {counted(batch['steps'], 'step')} of {experiment.sampling.batch_size} seeds on one rank: "
             "a smaller sampling.batch_size learns more in an epoch"
         )
-    if share > 0.5 and batch["steps"] > 1:
+    elif share > 0.5 and batch["steps"] > 1:
         yield (
             f"a batch of {batch['seeds']:,.0f} seeds touches {share:.0%} of all nodes, {batch['steps']:,} times an "
             "epoch: lower fanouts, or take larger batches"

@@ -162,6 +162,30 @@ def test_a_key_that_belongs_elsewhere_is_sent_there() -> None:
     assert "`dangling` belongs at data.dangling." in mistakes(f"{SMALL}\ndangling: drop")[0]
 
 
+def test_node_types_that_no_table_has_are_told_along_with_everything_else() -> None:
+    text = """
+data:
+  source: tables
+  root: x
+  nodes:
+    customer: {file: c.csv, key: id, label: kind}
+    order: {file: o.csv, foreign_keys: {buyer: custmer}}
+  edges: {"customers,likes,thing": {file: l.csv, src: a, dst: b}}
+task: {kind: node_classification, node_type: oder}
+model: {kind: hetero_conv, layers: two}
+"""
+    found = mistakes(text)
+    assert [line.partition(":")[0].partition(" (")[0] for line in found] == [
+        "data.nodes.order.foreign_keys.buyer",
+        'data.edges["customers,likes,thing"]',
+        'data.edges["customers,likes,thing"]',
+        "task.node_type",
+        "model.layers",
+    ]
+    assert found[0].endswith('there is no node type "custmer" among data.nodes; did you mean `customer`?')
+    assert found[2].endswith('there is no node type "thing" among data.nodes; there are customer, order')
+
+
 def test_a_misspelt_required_key_is_said_once() -> None:
     (line,) = mistakes(SMALL.replace("root:", "rooot:"))
     assert "data.rooot (line 2): there is no such key; did you mean `root`?" in line
