@@ -14,7 +14,7 @@ from ..config.counted import counted
 from ..config.file import differences, plain
 from ..world import World
 
-_FREE = (
+MAY_CHANGE = (
     "name", "run_dir", "launch", "partition.dir", "partition.topology", "partition.distribute",
     "sampling.workers", "sampling.prefetch", "sampling.cache_bytes", "sampling.cache_epochs",
     "train.epochs", "train.max_steps", "train.checkpoint", "train.log_every", "train.device", "train.threads",
@@ -38,7 +38,7 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
     """
     settings = plain(experiment)
     falls = experiment.train.scheduler.kind in ("cosine", "linear")
-    for path in _FREE:
+    for path in MAY_CHANGE:
         if falls and path in _LENGTH:
             continue
         section, _, key = path.rpartition(".")

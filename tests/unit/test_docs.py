@@ -12,6 +12,7 @@ import yaml
 from disttrain.config import AggrName, Conv, HeteroConvModel
 from disttrain.config.aggregation import ARGUMENTS
 from disttrain.config.schema import schema_text
+from disttrain.train.identity import MAY_CHANGE
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,6 +44,13 @@ def test_the_page_of_models_names_every_kind_convolution_and_aggregation():
     assert forms
     for form in forms:
         HeteroConvModel.model_validate({"kind": "hetero_conv", **yaml.safe_load(form)})
+
+
+def test_the_settings_that_may_change_between_two_pieces_of_a_run_are_listed():
+    text = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+    section = text.partition("## Going on with a run")[2]
+    listed = re.findall(r"`([a-z_.]+)`", section.partition("but for these:")[2].partition("So a run")[0])
+    assert listed == list(MAY_CHANGE)
 
 
 def test_experiments_say_what_they_are_for_and_where_their_schema_is():
