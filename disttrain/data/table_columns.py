@@ -16,7 +16,7 @@ from .nearest import nearest
 from .scratch import Scratch
 from .table_database import batches, brief, is_full
 from .table_dates import ambiguous_dates
-from .table_files import Reading, in_sql, literal, not_in_encoding, reading_of
+from .table_files import MIXED, Reading, in_sql, literal, missing_hint, mixed_line_ends, not_in_encoding, reading_of
 from .table_types import is_integer, is_zoned, kind_of
 
 ROW = "__row__"
@@ -187,6 +187,8 @@ class Table:
                         f"{columns.group(1)} columns (between {reading.delimiter!r}); correct the line, or enclose "
                         "values that hold the delimiter in quotes"
                     )
+                if mixed_line_ends(path):
+                    return f"{name} has {MIXED}, by `dos2unix {name}` for instance"
                 if "unicode" in str(found).lower() or "not utf-8" in str(found):
                     return not_in_encoding(path, reading.encoding)
                 break
@@ -258,7 +260,8 @@ class Table:
             self.mistakes.append(said + brief(error))
             return
         if wrong[0]:
-            self.mistakes.append(f"{said}{wrong[0]} values do not, {wrong[1]!r} for instance")
+            does, hint = "does" if wrong[0] == 1 else "do", missing_hint(wrong[1])
+            self.mistakes.append(f"{said}{counted(wrong[0], 'value')} {does} not, {wrong[1]!r} for instance{hint}")
 
     def check_zeros_and_ones(self, column: str) -> None:
         """Note it as a mistake if the column holds numbers, and others than those."""

@@ -26,6 +26,8 @@ _KINDS = {
     ".gz": "csv",
     ".parquet": "parquet",
 }
+_LIKE_MISSING = ("na", "n/a", "nan", "null", "none", "nil", "-", "?", ".", "\\n", "missing", "unknown")
+MIXED = "lines that end in CR LF (Windows) and lines that end in LF alone; make them the same"
 _DELIMITERS = (",", ";", "|", "\t")
 _ENCODINGS = ("utf-8", "utf-16", "latin-1")
 
@@ -221,6 +223,23 @@ def _first_line(path: str, encoding: str) -> str:
             f"{os.path.basename(path)} is empty, or its first line is; a line with the columns' names was expected"
         )
     return line.rstrip("\r\n")
+
+
+def missing_hint(value: str) -> str:
+    """End of a message about a value that is no number or date, where it looks as if it stood for nothing."""
+    return f'; if that means missing, data.missing: ["", "{value}"]' if value.strip().lower() in _LIKE_MISSING else ""
+
+
+def mixed_line_ends(path: str) -> bool:
+    """Whether some lines of a CSV end in CR LF and some in LF alone, which its parser cannot make sense of."""
+    lines = set()
+    with gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                lines.add(line.endswith(b"\r\n"))
+            if len(lines) > 1:
+                return True
+    return False
 
 
 def not_in_encoding(path: str, encoding: str) -> str:

@@ -144,3 +144,21 @@ def test_numbers_are_true_or_false_as_one_or_zero_only(tmp_path: Path):
     assert load(tables(tmp_path, people, KNOWS), TASK).data["person"].x[:2, 0].tolist() == [1, 0]
     write(tmp_path, people="id,kind,yes\n0,a,1\n1,b,2\n")
     assert '"yes" (BIGINT) must hold true or false, or 1 or 0: it holds 2' in refusal(tables(tmp_path, people, KNOWS))
+
+
+def test_lines_that_end_in_two_ways_are_told(tmp_path: Path):
+    lines = b"".join(b"%d,%d\r\n" % (row, row % 2) for row in range(2000))
+    (tmp_path / "people.csv").write_bytes(b"id,kind\r\n" + lines)
+    assert load(tables(tmp_path, PEOPLE), TASK).data["person"].num_nodes == 2000
+    (tmp_path / "people.csv").write_bytes(b"id,kind\r\n" + lines + b"2000,1\n")
+    assert "people.csv has lines that end in CR LF (Windows) and lines that end in LF alone" in refusal(
+        tables(tmp_path, PEOPLE)
+    )
+
+
+def test_what_probably_stands_for_missing_is_told_how_to_be(tmp_path: Path):
+    write(tmp_path, people="id,kind,age\n0,a,1\n1,b,NA\n")
+    people = {"person": {**PEOPLE["person"], "features": {"numeric": ["age"]}}}
+    said = refusal(tables(tmp_path, people))
+    assert said.endswith("""1 value does not, 'NA' for instance; if that means missing, data.missing: ["", "NA"]""")
+    assert load(tables(tmp_path, people, missing=["", "NA"]), TASK).data["person"].x.shape == (2, 2)

@@ -1,4 +1,4 @@
-"""The section that docs/tables.md goes through, run on tables that fit it; MovieLens by its experiment in configs/."""
+"""The experiment that docs/tables.md goes through, run on tables that fit it; MovieLens by its experiment in configs/."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from disttrain.config import NodeClassification, TablesData
-from disttrain.config.file import read_experiment
+from disttrain.config.file import parse_experiment, read_experiment
 from disttrain.data import left_out_lines, load
 
 REPOSITORY = Path(__file__).parents[2]
@@ -25,15 +22,15 @@ FILES = {
 }
 
 
-def test_the_section_in_the_page(tmp_path: Path):
+def test_the_experiment_in_the_page(tmp_path: Path):
     (block,) = re.findall(
         r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "tables.md").read_text(encoding="utf-8"), re.DOTALL
     )
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    section: dict[str, Any] = {**yaml.safe_load(block), "root": str(tmp_path)}
-    loaded = load(TablesData.model_validate(section), NodeClassification(kind="node_classification"))
+    experiment = parse_experiment(block, [f"data.root={tmp_path}"])
+    loaded = load(experiment.data, experiment.task)
     edges = {kind: store.edge_index.t().tolist() for kind, store in loaded.data.edge_items()}
     assert edges == {
         ("order", "customer", "customer"): [[0, 0], [1, 2]],
