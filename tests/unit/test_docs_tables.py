@@ -1,4 +1,4 @@
-"""The experiment that docs/tables.md goes through, run on tables that fit it; MovieLens by its experiment in configs/."""
+"""The experiment of docs/tables.md, run on tables that fit it; MovieLens by its experiment in configs/."""
 
 from __future__ import annotations
 
