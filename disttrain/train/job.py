@@ -19,6 +19,7 @@ from ..sampling.columns import taken_names
 from ..sampling.kind import kind_conflicts
 from ..tasks import Task, build_task
 from ..world import World
+from .batch_norms import share_batch_norms
 from .collections import collection_plan, prepare_collection
 from .conflicts import graph_conflicts, refuse, world_conflicts
 from .halves import halves_conflicts
@@ -65,6 +66,7 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
         )
         wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue]
         if isinstance(experiment.task, GraphTask):
+            share_batch_norms(model, world)
             return model
         refuse([*taken_names(wants), *halves_conflicts(experiment, graph.schema, task, model)])
         return model
