@@ -66,7 +66,9 @@ def _hgb(source: Path, root: Path, name: str) -> Path | None:
 def _tu(source: Path, root: Path, name: str) -> Path | None:
     raw = root / name / "raw"
     needed = tuple(f"{name}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels"))
-    further = tuple(f"{name}_{part}.txt" for part in ("node_labels", "node_attributes", "edge_labels", "edge_attributes"))
+    further = tuple(
+        f"{name}_{part}.txt" for part in ("node_labels", "node_attributes", "edge_labels", "edge_attributes")
+    )
     return raw if _unpacked(source, name, needed, (*needed, *further), raw, raw) else None
 
 

@@ -52,9 +52,7 @@ class Collated:
     def __len__(self) -> int:
         return self.num_graphs
 
-    def batch(
-        self, ids: np.ndarray, follow_batch: Collection[str] = (), exclude_keys: Collection[str] = ()
-    ) -> Any:
+    def batch(self, ids: np.ndarray, follow_batch: Collection[str] = (), exclude_keys: Collection[str] = ()) -> Any:
         """The graphs of these numbers as PyG's `Batch`: what `Batch.from_data_list` makes of them, in their order.
 
         No graph is made on the way. `get_example` and `to_data_list` work on it.
@@ -210,7 +208,9 @@ class _Gatherer:
                     self.left[key, name] = str(why)
             counts = np.array(self.num_nodes[key], np.int64) if key in self.num_nodes else None
             made[key] = Store(columns, counts, self.says_num_nodes[key], self.numbers_nodes[key])
-        left = tuple(f"{_named(key, name) if name else _type_name(key)}: {why}" for (key, name), why in self.left.items())
+        left = tuple(
+            f"{_named(key, name) if name else _type_name(key)}: {why}" for (key, name), why in self.left.items()
+        )
         return Collated(self.num_graphs, self.heterogeneous, made, left)
 
 

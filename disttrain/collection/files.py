@@ -43,9 +43,10 @@ def write_collection(collated: Collated, directory: Path, fingerprint: str, sett
     arrays = _Arrays()
     stores = [_store(key, store, arrays) for key, store in collated.stores.items()]
     num_bytes = sum(array.nbytes for array in arrays.files.values())
-    with suppress(AlreadyThereError), landing(
-        directory, num_bytes, called=_WHAT, contents="its files", setting=setting
-    ) as partial:
+    with (
+        suppress(AlreadyThereError),
+        landing(directory, num_bytes, called=_WHAT, contents="its files", setting=setting) as partial,
+    ):
         files = {
             name: write_array(partial / name, array.dtype, array.shape, blocks_of(array))
             for name, array in arrays.files.items()
@@ -77,7 +78,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except OSError as error:
         raise ExperimentError(f"{_WHAT} {directory} cannot be read: {error}; {again}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ExperimentError(f"{directory / MANIFEST} is damaged ({type(error).__name__}: {error}); {again}") from error
+        raise ExperimentError(
+            f"{directory / MANIFEST} is damaged ({type(error).__name__}: {error}); {again}"
+        ) from error
     if (kind, version) != ("collection", FORMAT):
         raise ExperimentError(
             f"{directory / MANIFEST} is of the kind {kind or 'partition'}, format {version}; expected a collection of "

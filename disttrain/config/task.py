@@ -109,11 +109,15 @@ def task_conflicts(kinds: Mapping[str, str | None]) -> dict[tuple[str, ...], str
     found: dict[tuple[str, ...], str] = {}
     if not task.startswith("graph_"):
         if model in GRAPH_MODELS:
-            text = f"{model} is about whole graphs, and task.kind is {task}; choose hetero_conv or another model of nodes"
+            text = (
+                f"{model} is about whole graphs, and task.kind is {task}; choose hetero_conv or another model of nodes"
+            )
             found["model", "kind"] = text
         return found
     if model is not None and model not in (*GRAPH_MODELS, "custom"):
-        found["model", "kind"] = f"{model} is about nodes, and task.kind is {task}; choose {', '.join(GRAPH_MODELS)} or custom"
+        found["model", "kind"] = (
+            f"{model} is about nodes, and task.kind is {task}; choose {', '.join(GRAPH_MODELS)} or custom"
+        )
     if source is not None and source not in COLLECTIONS:
         text = f"{source} gives one graph, and task.kind is {task}; a collection comes from {' or '.join(COLLECTIONS)}"
         found["data", "source"] = text
@@ -121,7 +125,9 @@ def task_conflicts(kinds: Mapping[str, str | None]) -> dict[tuple[str, ...], str
         text = f"expected one of {', '.join(GRAPH_SPLITS)} where task.kind is {task}, got {split}"
         found["data", "split"] = text
     if method == "layerwise":
-        found["evaluate", "method"] = f"layerwise is about the nodes of one graph, and task.kind is {task}; leave it out"
+        found["evaluate", "method"] = (
+            f"layerwise is about the nodes of one graph, and task.kind is {task}; leave it out"
+        )
     return found
 
 

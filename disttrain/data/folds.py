@@ -63,7 +63,9 @@ def by_folds(labels: np.ndarray, labelled: np.ndarray, split: SplitByFolds) -> t
     """
     order = by_class(labels if split.stratify else np.zeros(len(labels)), labelled, split.seed)
     if len(order) < split.folds:
-        raise ExperimentError(f"data.split.folds: {split.folds} folds of {len(order)} rows with a label leave some empty")
+        raise ExperimentError(
+            f"data.split.folds: {split.folds} folds of {len(order)} rows with a label leave some empty"
+        )
     # Dealt out like cards, class after class.
     test = np.arange(len(order)) % split.folds == split.fold
     rest = order[~test]
@@ -80,7 +82,9 @@ def by_class(labels: np.ndarray, labelled: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _has_classes(labels: np.ndarray, labelled: np.ndarray) -> bool:
-    return labels.ndim == 1 and (labels.dtype.kind != "f" or bool((labels[labelled] == np.floor(labels[labelled])).all()))
+    return labels.ndim == 1 and (
+        labels.dtype.kind != "f" or bool((labels[labelled] == np.floor(labels[labelled])).all())
+    )
 
 
 def by_files(labelled: np.ndarray, split: SplitByFiles) -> tuple[np.ndarray, ...]:

@@ -56,20 +56,22 @@ def landing(
         target.parent.mkdir(parents=True, exist_ok=True)
         partial, lock = _take_over(target, identity) or _make(target)
     except OSError as error:
-        raise ExperimentError(
-            f"{called} {target} cannot be made: {error}; name another, {setting}"
-        ) from error
+        raise ExperimentError(f"{called} {target} cannot be made: {error}; name another, {setting}") from error
     keep = False
     try:
         free = shutil.disk_usage(partial).free
         if free < num_bytes - (finished_bytes(partial, identity) if identity else 0):
-            raise ExperimentError(_full(f"{called} {target}", "the disk has too little room", num_bytes, free, contents, setting))
+            raise ExperimentError(
+                _full(f"{called} {target}", "the disk has too little room", num_bytes, free, contents, setting)
+            )
         yield partial
         _replace(partial, target, called, setting)
     except OSError as error:
         if error.errno in _FULL:
             free = shutil.disk_usage(partial).free
-            raise ExperimentError(_full(f"{called} {target}", _FULL[error.errno], num_bytes, free, contents, setting)) from error
+            raise ExperimentError(
+                _full(f"{called} {target}", _FULL[error.errno], num_bytes, free, contents, setting)
+            ) from error
         raise
     except KeyboardInterrupt:
         keep = identity is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import MLP, GINConv, global_add_pool, global_max_pool, global_mean_pool
@@ -14,7 +16,13 @@ from .readout import Readout
 from .update import Update
 
 _POOL = {"sum": global_add_pool, "mean": global_mean_pool, "max": global_max_pool}
-_NORM = {"none": None, "layer": "layer_norm", "batch": "batch_norm"}
+_NORM: dict[str, tuple[str | None, dict[str, Any] | None]] = {
+    "none": (None, None),
+    "layer": ("layer_norm", {"mode": "node"}),
+    # Fewer than two rows have no variance: then the running statistics serve.
+    "batch": ("batch_norm", {"allow_single_element": True}),
+}
+"""What PyG's `MLP` calls them, and with what options."""
 
 
 class Gin(nn.Module):
@@ -46,9 +54,12 @@ class Gin(nn.Module):
             )
         self.inputs = Inputs(settings.inputs, schema, [self.node_type], settings.hidden, statistics)
         self.convs, self.updates = nn.ModuleList(), nn.ModuleList()
+        # Before a batch norm, a bias does nothing but drift: its gradient is 0 but for rounding, and Adam makes steps of it.
+        bias = settings.norm != "batch"
         width, hidden = self.inputs.out_channels[self.node_type], settings.hidden
         for _ in range(settings.layers):
-            mlp = MLP([width, hidden, hidden], norm=_NORM[settings.norm], norm_kwargs=_kwargs(settings.norm))
+            norm, options = _NORM[settings.norm]
+            mlp = MLP([width, hidden, hidden], norm=norm, norm_kwargs=options, bias=bias)
             self.convs.append(GINConv(mlp, train_eps=settings.train_eps))
             self.updates.append(Update(settings, width))
             width = hidden
@@ -69,8 +80,3 @@ class Gin(nn.Module):
     def forward(self, batch: HeteroData) -> Tensor:
         """[batch_size, out_channels], the graphs' logits."""
         return self.head(self.embed(batch))
-
-
-def _kwargs(norm: str) -> dict[str, bool] | None:
-    # Fewer than two rows have no variance: then the running statistics serve.
-    return {"allow_single_element": True} if norm == "batch" else {"mode": "node"} if norm == "layer" else None  # pyright: ignore[reportReturnType]

@@ -30,7 +30,9 @@ class Loader(Protocol):
     def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]: ...
 
 
-def build_loaders(experiment: Experiment, world: World, graph: Graph | Graphs, task: Any, model: nn.Module) -> dict[str, Any]:
+def build_loaders(
+    experiment: Experiment, world: World, graph: Graph | Graphs, task: Any, model: nn.Module
+) -> dict[str, Any]:
     """A `Loader` of the training split, and for the others that or a `LayerwiseLoader`; every rank calls it.
 
     Batches carry what model and task want.

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import data
-from ..config import EdgeType, Experiment, ExperimentError, FileData, GraphTask, OgbData, PygData, PythonData, TablesData
+from ..config import (
+    EdgeType,
+    Experiment,
+    ExperimentError,
+    FileData,
+    GraphTask,
+    OgbData,
+    PygData,
+    PythonData,
+    TablesData,
+)
 from ..config.file import differences, plain
 from ..data.digest import NOT_DECIDING, own_transforms
 from ..graph import fingerprint

@@ -14,7 +14,13 @@ from disttrain.train.batch_norms import SharedBatchNorm, each_by_itself, share_b
 from disttrain.world import World
 from tests.ranks import run_ranks
 
-ROWS = {"all": (5, 3, 4), "some have none": (7, 0, 5), "one each": (1, 1, 1), "one in all": (0, 1, 0), "none": (0, 0, 0)}
+ROWS = {
+    "all": (5, 3, 4),
+    "some have none": (7, 0, 5),
+    "one each": (1, 1, 1),
+    "one in all": (0, 1, 0),
+    "none": (0, 0, 0),
+}
 
 
 def model() -> nn.Module:
