@@ -75,7 +75,7 @@ def _tu(source: Path, root: Path, name: str) -> Path | None:
 def _unpacked(
     source: Path, name: str, needed: tuple[str, ...], files: tuple[str, ...], folder: Path, raw: Path
 ) -> bool:
-    """Put the files of the archive `name`.zip into a folder, those of them that it has; it must have the needed ones."""
+    """Put those files into a folder that the archive `name`.zip has; it must have the needed ones."""
     if all((folder / file).is_file() for file in needed):
         return True
     for archive in sorted(source.rglob(f"{name}.zip")):

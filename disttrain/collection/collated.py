@@ -93,7 +93,7 @@ class Collated:
     def checked(self, ids: np.ndarray) -> np.ndarray:
         """int64, each the number of a graph."""
         ids = np.asarray(ids, dtype=np.int64)
-        if len(ids) and not (0 <= ids.min() and ids.max() < self.num_graphs):
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self.num_graphs):
             wrong = ids[(ids < 0) | (ids >= self.num_graphs)][0]
             raise IndexError(f"there is no graph {wrong}: there are {self.num_graphs}, from 0 on")
         return ids
@@ -151,7 +151,7 @@ class _Gatherer:
                 self.num_nodes[key] = []
             self.says_num_nodes[key] = "num_nodes" in store
             self.numbers_nodes[key] = isinstance(store, NodeStorage) and store.can_infer_num_nodes
-            for name in store.keys():
+            for name in list(store.keys()):
                 if name in ("num_nodes", "ptr"):
                     continue
                 try:
@@ -185,7 +185,7 @@ class _Gatherer:
                 except Left as why:
                     del gatherings[name]
                     self.left[key, name] = f"{why} (graph {number})"
-            for name in store.keys():
+            for name in list(store.keys()):
                 if name not in gatherings and name not in ("num_nodes", "ptr"):
                     self.left.setdefault((key, name), f"graph 0 has none, graph {number} has")
         for key in stores:

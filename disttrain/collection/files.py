@@ -203,8 +203,9 @@ def _read(entry: dict[str, Any], load: Callable[[str], np.ndarray]) -> Any:
     if entry["kind"] == "objects":
         return Objects(load(entry["text"]), load(entry["slices"]), entry["mixed"])
     if entry["kind"] == "sparse":
-        parts = (_read(entry[part], load) for part in ("rows", "columns", "values"))
-        return Sparse(entry["layout"], entry["diagonal"], *parts, load(entry["shapes"]), load(entry["coalesced"]))
+        rows, columns, values = (_read(entry[part], load) for part in ("rows", "columns", "values"))
+        shapes, coalesced = load(entry["shapes"]), load(entry["coalesced"])
+        return Sparse(entry["layout"], entry["diagonal"], rows, columns, values, shapes, coalesced)
     if entry["kind"] == "mapping":
         return Mapping({name: _read(inner, load) for name, inner in entry["columns"].items()})
     return Sequence([_read(inner, load) for inner in entry["columns"]])

@@ -54,10 +54,9 @@ def _kind(value: Any) -> str:
         return "a number"
     if isinstance(value, AnyMapping):
         return "a mapping"
-    if isinstance(value, AnySequence) and not isinstance(value, str) and len(value) > 0:
-        if isinstance(value[0], Tensor) or is_sparse(value[0]):
-            return "a list of tensors"
-    return "an object"
+    if isinstance(value, str) or not isinstance(value, AnySequence) or not value:
+        return "an object"
+    return "a list of tensors" if isinstance(value[0], Tensor) or is_sparse(value[0]) else "an object"
 
 
 class Gathering:

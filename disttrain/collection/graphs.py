@@ -163,7 +163,7 @@ class Graphs:
                 continue
             if key == GRAPH:
                 raise ExperimentError(
-                    f'the collection has a node type "{GRAPH}", which stands for the graphs themselves; name it otherwise'
+                    f'the collection has a node type "{GRAPH}", which stands for the graphs themselves; rename it'
                 )
             names = tuple(
                 name

@@ -110,7 +110,7 @@ class Data(Section):
     storage: Literal["memory", "mmap"] = "mmap"
     """Of a collection: each rank reads its arrays into memory, or all map the same files. Batches are the same."""
     store: str | None = None
-    """Of a collection: the folder in which its arrays are kept, in one that its content names; null: beside the data."""
+    """Of a collection: the folder that its arrays are kept in, each in one of its own; null: beside the data."""
 
 
 class PygData(Data):

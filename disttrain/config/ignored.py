@@ -16,7 +16,6 @@ from . import (
 )
 from .yaml import path_text
 
-
 _OF_NEIGHBOURS = (
     "fanout", "eval_fanout", "replace", "weight_attr", "disjoint", "time_attr", "seed_time", "temporal_strategy",
     "locality", "cache_bytes", "cache_epochs", "feature_precision", "backend",

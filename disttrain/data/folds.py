@@ -9,7 +9,6 @@ import numpy as np
 from ..config import ExperimentError, SplitByFiles, SplitByFolds, SplitByRatio, SplitStratified
 from .split import by_ratio, round_half_up, shuffled
 
-
 RowSplit = SplitByRatio | SplitByFolds | SplitByFiles
 
 

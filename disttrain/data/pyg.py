@@ -41,8 +41,8 @@ def read_pyg(data: PygData) -> Any:
     dataset = _construct(_dataset_class(data), data)
     if len(dataset) != 1:
         raise ExperimentError(
-            f"data.dataset: {data.dataset} is a collection of {len(dataset)} graphs, and task.kind is about the nodes of "
-            "one graph; choose a data set that is one graph, or task.kind graph_classification or graph_regression"
+            f"data.dataset: {data.dataset} is a collection of {len(dataset)} graphs, and task.kind is about the nodes "
+            "of one graph; choose a data set that is one graph, or task.kind graph_classification or graph_regression"
         )
     return with_labels(by_relation(dataset[0]))
 

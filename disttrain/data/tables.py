@@ -26,8 +26,8 @@ from ..config import (
     parse_edge_type,
 )
 from ..config.counted import counted
-from .loaded import LoadedGraph
 from .folds import split_rows
+from .loaded import LoadedGraph
 from .nearest import nearest
 from .scratch import Scratch
 from .split import by_names, by_time, moment, other_names, set_masks

@@ -24,7 +24,7 @@ seeds; out_channels: how many numbers each seed needs (classes, or labels). It i
 
 Of a collection of graphs, target is `graph`, the node type that stands for the graphs: there the label is, and the
 module returns a row for each graph of the batch. The graphs' own node types (`node` of a homogeneous collection) carry
-`batch`, which of these each node belongs to; there are no `n_id`, `e_id` and `num_sampled_...`, and `layers` does nothing.
+`batch`, which of these each node belongs to; they have no `n_id`, `e_id` and `num_sampled_...`. `layers` does nothing.
 
 The random seed is set before the module is built, the same on all ranks.
 """

@@ -54,7 +54,7 @@ class Gin(nn.Module):
             )
         self.inputs = Inputs(settings.inputs, schema, [self.node_type], settings.hidden, statistics)
         self.convs, self.updates = nn.ModuleList(), nn.ModuleList()
-        # Before a batch norm, a bias does nothing but drift: its gradient is 0 but for rounding, and Adam makes steps of it.
+        # Before a batch norm, a bias only drifts: its gradient is 0 but for rounding, of which Adam makes whole steps.
         bias = settings.norm != "batch"
         width, hidden = self.inputs.out_channels[self.node_type], settings.hidden
         for _ in range(settings.layers):

@@ -1,8 +1,8 @@
 """Batch normalisation over the rows of all ranks, as if one rank had them: what a run arrives at does not depend on how
 many ranks it is divided among.
 
-torch's `SyncBatchNorm` is for GPUs only, and PyG's `BatchNorm` would leave it out on a rank with fewer than two rows, for
-which the others would wait.
+torch's `SyncBatchNorm` is for GPUs only, and PyG's `BatchNorm` would leave it out on a rank with fewer than two rows,
+for which the others would wait.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SharedBatchNorm(nn.Module):
     world: World | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [N, width]; N may be 0. Where all ranks have fewer than two rows together, the running statistics serve."""
+        """x: [N, width]; N may be 0. With fewer than two rows on all ranks together, the running statistics serve."""
         norm = self.module
         if not self.training or self.world is None:
             few = self.training and x.size(0) <= 1

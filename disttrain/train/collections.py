@@ -20,7 +20,7 @@ from ..collection.collated import collate
 from ..collection.files import FORMAT, content_digest, open_collection, read_manifest, write_collection
 from ..collection.graphs import Graphs
 from ..collection.loader import GraphLoader
-from ..config import Experiment, ExperimentError, GraphRegression, PygData, PythonData, SplitByFiles, SplitByFolds
+from ..config import Experiment, ExperimentError, GraphRegression, PygData, SplitByFiles, SplitByFolds
 from ..config import SplitByRatio as ByRatio
 from ..config.counted import counted
 from ..data.digest import NOT_DECIDING, add_code, add_files
@@ -88,11 +88,13 @@ def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
     labelled = has_label(labels, numbers)
     check_labels(labels[labelled], where, numbers)
     assert isinstance(split, (ByRatio, SplitByFolds, SplitByFiles))
-    masks = dict(zip(MASKS, (mask & labelled for mask in split_rows(_flat(labels), labelled, split))))
+    masks: dict[str, np.ndarray] = {}
+    for name, mask in zip(MASKS, split_rows(_flat(labels), labelled, split)):
+        masks[name] = mask & labelled
     if not masks["train_mask"].any():
         raise ExperimentError(
-            f"data.split: no graph is left to train on ({int(labelled.sum())} of {len(labelled)} have a label); look at "
-            "the split and the label"
+            f"data.split: no graph is left to train on ({int(labelled.sum())} of {len(labelled)} have a label); look "
+            "at the split and the label"
         )
     return Graphs(graphs.collated, graphs.manifest, masks, graphs.machine, graphs.num_machines)
 
@@ -227,8 +229,8 @@ def _why_no_label(graphs: Graphs, label: str) -> str:
     for key, store in graphs.collated.stores.items():
         if label in store.columns:
             return (
-                f"the graphs have it{'' if key is None else f' in {key}'}, but not one row for each; give it the shape [1], "
-                "or [1, K] for several numbers (PyG puts the rows of all graphs end to end)"
+                f"the graphs have it{'' if key is None else f' in {key}'}, but not one row for each; give it the shape "
+                "[1], or [1, K] for several numbers (PyG puts the rows of all graphs end to end)"
             )
     there = [name for name in graphs.schema.nodes[GRAPH].attributes if not name.endswith("_mask")]
     return f"the graphs have no such attribute; with a row for each graph there are: {', '.join(there) or 'none'}"

@@ -30,8 +30,8 @@ __all__ = ["build", "describe_partition", "plan", "prepare_graph", "run"]
 
 
 def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, Any]:
-    """Train and evaluate; every rank calls it. Partitions the graph first, or makes the collection of graphs, where that
-    has not been done.
+    """Train and evaluate; every rank calls it. Partitions the graph first, or makes the collection of graphs, where
+    that has not been done.
 
     Args:
         fresh: begin anew in a run directory that an earlier run has used, instead of going on from its checkpoints.

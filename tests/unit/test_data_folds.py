@@ -28,7 +28,7 @@ def test_each_row_is_tested_in_one_fold(labels: np.ndarray, count: int, val: flo
     if labelled.sum() < count:
         return
     parts = [split_rows(labels, labelled, folds(folds=count, fold=k, val=val, seed=seed)) for k in range(count)]
-    assert (sum(test.astype(int) for _, _, test in parts) == labelled).all()
+    assert np.array_equal(sum(test.astype(int) for _, _, test in parts), labelled)
     for train, validate, test in parts:
         assert (train.astype(int) + validate + test == labelled).all()
         assert abs(int(test.sum()) - labelled.sum() / count) < 1

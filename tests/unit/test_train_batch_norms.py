@@ -23,7 +23,7 @@ ROWS = {
 }
 
 
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(3, 4), torch_geometric.nn.BatchNorm(4, allow_single_element=True), nn.ReLU(), nn.Linear(4, 2)
