@@ -2,14 +2,15 @@
 
     python examples/lay_out_data.py ~/Downloads data
 
-looks through the first folder (and its subfolders) and fills `data/hgb`, `data/dblp`, `data/imdb`, `data/planetoid` and
-`data/aifb`, where the files in `configs/` look:
+looks through the first folder (and its subfolders) and fills `data/hgb`, `data/dblp`, `data/imdb`, `data/planetoid`,
+`data/aifb` and `data/tu`, where the files in `configs/` look:
 
     DBLP.zip, ACM.zip, IMDB.zip   the archives of the Heterogeneous Graph Benchmark (HGB), as its authors publish them
     adjM.npz and six more         the raw files of `torch_geometric.datasets.DBLP`, together in one folder
     adjM.npz and six more         those of `torch_geometric.datasets.IMDB`, likewise
     ind.cora.x and seven more     the raw files of `torch_geometric.datasets.Planetoid`, together in one folder
     aifb_stripped.nt.gz and two   the AIFB knowledge graph as R-GCN's authors publish it, together in one folder
+    MUTAG.zip, PROTEINS.zip, ENZYMES.zip   the archives of TUDataset
 
 What is not found is left out and said; what is already there is left as it is.
 """
@@ -25,6 +26,7 @@ import zipfile
 from pathlib import Path
 
 HGB = ("ACM", "DBLP", "IMDB")
+TU = ("MUTAG", "PROTEINS", "ENZYMES")
 HGB_FILES = ("info.dat", "node.dat", "link.dat", "label.dat", "label.dat.test")
 DBLP_FILES = (
     "adjM.npz",
@@ -51,26 +53,44 @@ def lay_out(source: Path, target: Path) -> dict[str, Path | None]:
         "pyg dblp": _folder(source, DBLP_FILES, target / "dblp" / "raw"),
         "pyg imdb": _folder(source, IMDB_FILES, target / "imdb" / "raw"),
         "aifb": _folder(source, AIFB_FILES, target / "aifb"),
+        **{f"tu {name}": _tu(source, target / "tu", name) for name in TU},
         "cora": _folder(source, CORA_FILES, target / "planetoid" / "Cora" / "raw"),
     }
 
 
 def _hgb(source: Path, root: Path, name: str) -> Path | None:
     raw = root / name.lower() / "raw"
-    if all((raw / name / file).is_file() for file in HGB_FILES):
-        return raw
+    return raw if _unpacked(source, name, HGB_FILES, HGB_FILES, raw / name, raw) else None
+
+
+def _tu(source: Path, root: Path, name: str) -> Path | None:
+    raw = root / name / "raw"
+    needed = tuple(f"{name}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels"))
+    further = tuple(
+        f"{name}_{part}.txt" for part in ("node_labels", "node_attributes", "edge_labels", "edge_attributes")
+    )
+    return raw if _unpacked(source, name, needed, (*needed, *further), raw, raw) else None
+
+
+def _unpacked(
+    source: Path, name: str, needed: tuple[str, ...], files: tuple[str, ...], folder: Path, raw: Path
+) -> bool:
+    """Put those files into a folder that the archive `name`.zip has; it must have the needed ones."""
+    if all((folder / file).is_file() for file in needed):
+        return True
     for archive in sorted(source.rglob(f"{name}.zip")):
         with zipfile.ZipFile(archive) as opened:
             members = {Path(member).name: member for member in opened.namelist() if not member.endswith("/")}
-            if not all(file in members for file in HGB_FILES):
+            if not all(file in members for file in needed):
                 continue
+            there = tuple(file for file in files if file in members)
             with tempfile.TemporaryDirectory(dir=_made(raw)) as temporary:
-                for file in HGB_FILES:
+                for file in there:
                     with opened.open(members[file]) as reader, open(Path(temporary) / file, "wb") as writer:
                         shutil.copyfileobj(reader, writer)
-                _land(Path(temporary), HGB_FILES, raw / name)
-        return raw
-    return None
+                _land(Path(temporary), there, folder)
+        return True
+    return False
 
 
 def _folder(source: Path, files: tuple[str, ...], raw: Path) -> Path | None:

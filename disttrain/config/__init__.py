@@ -23,9 +23,12 @@ from .data import (
     PythonData,
     Split,
     SplitByColumn,
+    SplitByFiles,
+    SplitByFolds,
     SplitByMasks,
     SplitByRatio,
     SplitByTime,
+    SplitStratified,
     TableFeatures,
     TablesData,
 )
@@ -36,6 +39,7 @@ from .model import (
     TAKE_EDGE_WEIGHT,
     Conv,
     CustomModel,
+    GinModel,
     HeteroConvModel,
     HgtModel,
     Inputs,
@@ -61,7 +65,18 @@ from .section import (
     edge_type_name,
     parse_edge_type,
 )
-from .task import ClassificationMetric, NodeClassification, NodeRegression, RegressionMetric, Task
+from .task import (
+    ClassificationMetric,
+    GraphClassification,
+    GraphRegression,
+    GraphTask,
+    NodeClassification,
+    NodeRegression,
+    NodeTask,
+    RegressionMetric,
+    Task,
+    task_conflicts,
+)
 from .train import Checkpoints, EarlyStop, Launch, Scheduler, Train
 
 __all__ = [
@@ -91,6 +106,10 @@ __all__ = [
     "GeneratedData",
     "GeneratedEdges",
     "GeneratedNodes",
+    "GinModel",
+    "GraphClassification",
+    "GraphRegression",
+    "GraphTask",
     "HeteroConvModel",
     "HgtModel",
     "Inputs",
@@ -101,6 +120,7 @@ __all__ = [
     "NodeClassification",
     "NodeRegression",
     "NodeTable",
+    "NodeTask",
     "OgbData",
     "Options",
     "Partition",
@@ -119,9 +139,12 @@ __all__ = [
     "Share",
     "Split",
     "SplitByColumn",
+    "SplitByFiles",
+    "SplitByFolds",
     "SplitByMasks",
     "SplitByRatio",
     "SplitByTime",
+    "SplitStratified",
     "TableFeatures",
     "TablesData",
     "Task",
@@ -130,4 +153,5 @@ __all__ = [
     "edge_type_name",
     "fanout_conflicts",
     "parse_edge_type",
+    "task_conflicts",
 ]

@@ -1,4 +1,4 @@
-"""Where the graph comes from, and how its nodes are divided into training, validation and test."""
+"""Where the graph or the graphs come from, and how nodes or graphs are divided into training, validation and test."""
 
 from __future__ import annotations
 
@@ -57,16 +57,60 @@ class SplitByTime(Section):
     test: str | float
 
 
-Split = Annotated[SplitByMasks | SplitByRatio | SplitByColumn | SplitByTime, Field(discriminator="by")]
+class SplitStratified(SplitByRatio):
+    """Like `ratio`, with these shares of each class."""
+
+    by: Literal["stratified"]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class SplitByFolds(Section):
+    """Cross-validation: one of so many equal folds tests, the others train and validate. A run is one fold; run all of
+    them (`data.split.fold=0` and on), and average."""
+
+    by: Literal["folds"]
+    folds: Annotated[int, Field(ge=2)] = 10
+    fold: Annotated[int, Field(ge=0)] = 0
+    """The one that tests, from 0 on."""
+    val: Fraction = 0.1
+    """Share of the other folds that validates."""
+    stratify: bool = True
+    """Each class has its share in each fold, to within one; classes are those of labels that are whole numbers."""
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _fold(self) -> SplitByFolds:
+        if self.fold >= self.folds:
+            raise ValueError(f"fold must be 0 to {self.folds - 1}, got {self.fold}")
+        return self
+
+
+class SplitByFiles(Section):
+    """Files list the rows of each split by number, from 0 on: text with commas or spaces between, or `.npy`."""
+
+    by: Literal["files"]
+    train: str
+    val: str | None = None
+    test: str | None = None
+
+
+Split = Annotated[
+    SplitByMasks | SplitByRatio | SplitStratified | SplitByFolds | SplitByFiles | SplitByColumn | SplitByTime,
+    Field(discriminator="by"),
+]
 
 
 class Data(Section):
     """What every source has."""
 
     split: Split = SplitByMasks()
-    """How the nodes of the task's type are divided into train, validation and test."""
+    """How the nodes of the task's type, or the graphs of a collection, are divided into train, validation and test."""
     transforms: tuple[str | dict[str, dict[str, Any]], ...] = ()
-    """PyG transforms by name (`ToUndirected`), with arguments (`{AddMetaPaths: {...}}`), or by dotted path."""
+    """PyG transforms by name (`ToUndirected`), with arguments (`{AddMetaPaths: {...}}`), or by dotted path. Of a
+    collection each graph goes through them, once, before it is stored."""
+    storage: Literal["memory", "mmap"] = "mmap"
+    """Of a collection: each rank reads its arrays into memory, or all map the same files. Batches are the same."""
+    store: str | None = None
+    """Of a collection: the folder that its arrays are kept in, each in one of its own; null: beside the data."""
 
 
 class PygData(Data):

@@ -12,7 +12,7 @@ from .model import Model
 from .partition import Partition
 from .sampling import Sampling, fanout_conflicts
 from .section import Section, Seed
-from .task import Task
+from .task import GraphTask, Task, task_conflicts
 from .train import Launch, Train
 
 
@@ -42,10 +42,22 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _fanout_matches_layers(self) -> Experiment:
+        if isinstance(self.task, GraphTask):
+            return self
         fanouts = {"fanout": self.sampling.fanout, "eval_fanout": self.sampling.eval_fanout}
         conflicts = fanout_conflicts(self.model.layers, fanouts)
         if conflicts:
             raise ValueError("; ".join(f"sampling.{'.'.join(path)} {text}" for path, text in conflicts.items()))
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_task(self) -> Experiment:
+        kinds = {
+            "task": self.task.kind, "model": self.model.kind, "source": self.data.source, "split": self.data.split.by,
+            "evaluate": self.evaluate.method,
+        }  # fmt: skip
+        if conflicts := task_conflicts(kinds):
+            raise ValueError("; ".join(f"{'.'.join(path)}: {text}" for path, text in conflicts.items()))
         return self
 
     @property

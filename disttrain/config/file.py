@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from . import Experiment, ExperimentError, TablesData, fanout_conflicts, parse_edge_type
+from . import Experiment, ExperimentError, TablesData, fanout_conflicts, parse_edge_type, task_conflicts
 from .check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, nearest, shown
 from .yaml import Path, YamlError, dump_yaml, leaves, parse_path, parse_yaml, path_text
 
@@ -54,7 +54,8 @@ def parse_experiment(text: str, overrides: Iterable[str] = (), name: str = "the 
 
     checked = check(Kind(Experiment), data, (), mistakes)
     mistakes.extend([*_fanout_mistakes(checked, mistakes), *_metric_mistakes(checked, mistakes)])
-    mistakes.extend([*_layerwise_mistakes(checked), *_node_type_mistakes(checked, mistakes)])
+    mistakes.extend([*_layerwise_mistakes(checked), *_task_mistakes(checked, mistakes)])
+    mistakes.extend(_node_type_mistakes(checked, mistakes))
     if mistakes:
         raise ExperimentError(_message(name, mistakes, origins))
     return Experiment.model_validate(checked)
@@ -163,6 +164,25 @@ def _node_type_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
     return found
 
 
+def _task_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
+    """What is about nodes beside a task about graphs, and the other way round."""
+    if not isinstance(checked, dict):
+        return []
+    kinds: dict[str, str | None] = {}
+    for name, path, default in (
+        ("task", ("task", "kind"), None),
+        ("model", ("model", "kind"), None),
+        ("source", ("data", "source"), None),
+        ("split", ("data", "split", "by"), "masks"),
+        ("evaluate", ("evaluate", "method"), None),
+    ):
+        value: Any = checked
+        for step in path:
+            value = value.get(step) if isinstance(value, dict) else None
+        kinds[name] = (value if isinstance(value, str) else default) if _sound(mistakes, *path) else None
+    return [Mistake(path, text) for path, text in task_conflicts(kinds).items()]
+
+
 def _metric_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
     """Metrics that training is to go by, against those of the task."""
     if not _sound(mistakes, "task") or not isinstance(checked.get("task"), dict):
@@ -189,8 +209,8 @@ def _fanout_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
     sampling = checked.get("sampling") or {}
     if not isinstance(model, dict) or not isinstance(sampling, dict) or not _sound(mistakes, "model", "layers"):
         return []
-    section = choose(field_kind(Experiment.model_fields["model"]), model)
-    if section is None:
+    section, task = choose(field_kind(Experiment.model_fields["model"]), model), checked.get("task")
+    if section is None or (isinstance(task, dict) and str(task.get("kind")).startswith("graph_")):
         return []
     layers = int(model.get("layers", section.model_fields["layers"].default))
     defaults = Experiment.model_fields["sampling"].default

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from . import TAKE_EDGE_ATTR, TAKE_EDGE_WEIGHT, Experiment, HeteroConvModel, NodeRegression, Section
+from . import (
+    TAKE_EDGE_ATTR,
+    TAKE_EDGE_WEIGHT,
+    CustomModel,
+    Experiment,
+    GinModel,
+    GraphRegression,
+    GraphTask,
+    HeteroConvModel,
+    NodeRegression,
+    Section,
+)
 from .yaml import path_text
+
+_OF_NEIGHBOURS = (
+    "fanout", "eval_fanout", "replace", "weight_attr", "disjoint", "time_attr", "seed_time", "temporal_strategy",
+    "locality", "cache_bytes", "cache_epochs", "feature_precision", "backend",
+)  # fmt: skip
 
 
 def ignored_settings(experiment: Experiment) -> list[str]:
@@ -29,7 +45,20 @@ def ignored_settings(experiment: Experiment) -> list[str]:
     if train.on_nan == "stop":
         idle(train, ("train",), "max_skipped", "train.on_nan is stop, the first such step ends the run")
     task = experiment.task
-    if isinstance(task, NodeRegression) and task.loss != "huber":
+    if isinstance(task, GraphTask):
+        about = f"task.kind is {task.kind}"
+        for key in _OF_NEIGHBOURS:
+            idle(sampling, ("sampling",), key, f"{about}, no neighbours are drawn")
+        for key in type(experiment.partition).model_fields:
+            idle(experiment.partition, ("partition",), key, f"{about}, a collection has no partitions")
+        if isinstance(model, CustomModel):
+            idle(model, ("model",), "layers", f"{about}, nothing is drawn for them")
+    else:
+        for key in ("storage", "store"):
+            idle(experiment.data, ("data",), key, f"task.kind is {task.kind}, one graph is no collection")
+    if isinstance(model, GinModel) and model.head_layers == 1:
+        idle(model, ("model",), "head_dropout", "model.head_layers is 1, there is nothing between")
+    if isinstance(task, (NodeRegression, GraphRegression)) and task.loss != "huber":
         idle(task, ("task",), "delta", f"task.loss is {task.loss}, only huber has it")
     if train.precision == "fp32":
         idle(train, ("train",), "fp32_layers", "train.precision is fp32, every layer computes in it")
@@ -41,9 +70,9 @@ def ignored_settings(experiment: Experiment) -> list[str]:
             idle(experiment.evaluate, ("evaluate",), key, "evaluate.method is sampled")
     if sampling.workers == 0:
         idle(sampling, ("sampling",), "prefetch", "sampling.workers is 0, the training thread samples")
-    if sampling.time_attr is None:
+    if sampling.time_attr is None and not isinstance(task, GraphTask):
         idle(sampling, ("sampling",), "temporal_strategy", "sampling.time_attr is null, neighbours have no times")
-    if sampling.cache_bytes == 0:
+    if sampling.cache_bytes == 0 and not isinstance(task, GraphTask):
         idle(sampling, ("sampling",), "cache_epochs", "sampling.cache_bytes is 0, nothing is kept")
     if isinstance(model, HeteroConvModel):
         relations = {relation: model.options(relation).conv for relation in model.relations}

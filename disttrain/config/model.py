@@ -57,7 +57,7 @@ class Inputs(Section):
 class Layered(Section):
     """What all built-in models have."""
 
-    kind: Literal["hetero_conv", "rgcn", "rgat", "hgt"]
+    kind: Literal["hetero_conv", "rgcn", "rgat", "hgt", "gin"]
     hidden: PositiveInt = 64
     layers: PositiveInt = 2
     residual: bool = False
@@ -231,6 +231,24 @@ def _heads_divide_hidden(model: _Headed) -> _Headed:
     return model
 
 
+class GinModel(Layered):
+    """Graph isomorphism network (arXiv:1810.00826) over the graphs of a collection: PyG's `GINConv`, a two-layer MLP in
+    each, then one vector for each graph. `norm` stands in the MLPs and after each layer."""
+
+    kind: Literal["gin"]
+    layers: PositiveInt = 4
+    norm: Literal["none", "layer", "batch"] = "batch"
+    train_eps: bool = True
+    """Learn how much a node counts beside its neighbours; false: as much as each of them."""
+    pooling: Literal["sum", "mean", "max"] = "sum"
+    """How the vectors of a graph's nodes become the graph's."""
+    jumping_knowledge: Literal["none", "cat", "max", "lstm"] = "cat"
+    """Which layers' vectors are pooled; `cat`, side by side, is that of the paper."""
+    head_layers: PositiveInt = 2
+    """Of the MLP from a graph's vector to the output."""
+    head_dropout: Fraction = 0.0
+
+
 class CustomModel(Section):
     """A module of the user's own; the contract is in `disttrain.models`."""
 
@@ -241,4 +259,6 @@ class CustomModel(Section):
     """Number of hops it consumes; must equal the length of `sampling.fanout`."""
 
 
-Model = Annotated[HeteroConvModel | RgcnModel | RgatModel | HgtModel | CustomModel, Field(discriminator="kind")]
+Model = Annotated[
+    HeteroConvModel | RgcnModel | RgatModel | HgtModel | GinModel | CustomModel, Field(discriminator="kind")
+]

@@ -46,10 +46,12 @@ class Source:
             ExperimentError: if a file is missing.
         """
         from .digest import add_code, add_files, add_settings, add_tensors
+        from .folds import split_files
 
         data, digest = self._data, hashlib.blake2b(digest_size=16)
         add_settings(digest, data, self._task)
         add_code(digest, data)
+        add_files(digest, split_files(data.split))
         if isinstance(data, TablesData):
             from .tables import table_files
 

@@ -18,7 +18,7 @@ from .dotted import import_dotted
 # a change of how sources are read, that gives another graph from the same files, counts this up
 _READER = 2
 
-NOT_DECIDING = ("root", "path", "trust", "memory_bytes")
+NOT_DECIDING = ("root", "path", "trust", "memory_bytes", "storage", "store")
 """Settings of a source that do not decide the graph: where its files lie, and how they are read."""
 
 

@@ -65,7 +65,11 @@ def conform(graph: Any, origin: str, scratch_parent: str | Path | None = None) -
     if isinstance(graph, Data):
         graph = to_heterogeneous(graph)
     if not isinstance(graph, HeteroData):
-        hint = "; a collection of graphs cannot be trained on yet" if isinstance(graph, (list, tuple)) else ""
+        hint = (
+            "; a collection of graphs is for task.kind graph_classification or graph_regression"
+            if isinstance(graph, (list, tuple))
+            else ""
+        )
         raise ExperimentError(f"{origin}: expected a HeteroData or Data, got {type(graph).__name__}{hint}")
     _refuse_commas(graph, origin)
     result, left_out, converted = HeteroData(), list[str](), list[str]()

@@ -41,10 +41,25 @@ def read_pyg(data: PygData) -> Any:
     dataset = _construct(_dataset_class(data), data)
     if len(dataset) != 1:
         raise ExperimentError(
-            f"data.dataset: {data.dataset} is a collection of {len(dataset)} graphs; training on collections of graphs "
-            "is not supported yet, choose a data set that is one graph"
+            f"data.dataset: {data.dataset} is a collection of {len(dataset)} graphs, and task.kind is about the nodes "
+            "of one graph; choose a data set that is one graph, or task.kind graph_classification or graph_regression"
         )
     return with_labels(by_relation(dataset[0]))
+
+
+def read_pyg_set(data: PygData) -> Dataset:
+    """Construct a data set that is a collection of graphs.
+
+    Raises:
+        ExperimentError: as `read_pyg`; or it is one graph.
+    """
+    dataset = _construct(_dataset_class(data), data)
+    if len(dataset) == 1:
+        raise ExperimentError(
+            f"data.dataset: {data.dataset} is one graph, and task.kind is about the graphs of a collection; choose "
+            "task.kind node_classification or node_regression, or a data set of several graphs"
+        )
+    return dataset
 
 
 def is_there(data: PygData) -> bool:

@@ -10,7 +10,17 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.data.storage import NodeStorage
 
-from ..config import ExperimentError, Names, Split, SplitByColumn, SplitByMasks, SplitByRatio, SplitByTime
+from ..config import (
+    ExperimentError,
+    Names,
+    Split,
+    SplitByColumn,
+    SplitByFiles,
+    SplitByFolds,
+    SplitByMasks,
+    SplitByRatio,
+    SplitByTime,
+)
 from .nearest import nearest
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -32,12 +42,14 @@ def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, n
     store = data[node_type]
     labelled = has_label(store[label].numpy(), numbers)
     where = f'task.label: attribute "{label}" of node type "{node_type}"'
-    (_check_numbers if numbers else _check_classes)(store[label].numpy()[labelled], where)
+    check_labels(store[label].numpy()[labelled], where, numbers)
     others: dict[str, int] = {}
     if isinstance(split, SplitByMasks):
         masks = _published(store, node_type, split, labelled)
-    elif isinstance(split, SplitByRatio):
-        masks = by_ratio(labelled, split)
+    elif isinstance(split, (SplitByRatio, SplitByFolds, SplitByFiles)):
+        from .folds import split_rows
+
+        masks = split_rows(store[label].numpy(), labelled, split)
     else:
         if split.column not in store:
             raise ExperimentError(
@@ -83,6 +95,18 @@ def has_label(labels: np.ndarray, numbers: bool = False) -> np.ndarray:
         # what is not a number is not at least 0 either
         present = ~np.isnan(labels) if numbers else np.greater_equal(labels, 0)
     return np.asarray(present.all(axis=tuple(range(1, labels.ndim))))
+
+
+def check_labels(labels: np.ndarray, where: str, numbers: bool) -> None:
+    """Refuse labels that cannot be learnt.
+
+    Args:
+        labels: those that are there, see `has_label`.
+
+    Raises:
+        ExperimentError: classes that are no whole numbers, or numbers that are infinite.
+    """
+    (_check_numbers if numbers else _check_classes)(labels, where)
 
 
 def _check_classes(labels: np.ndarray, where: str) -> None:

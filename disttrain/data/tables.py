@@ -15,6 +15,8 @@ from ..config import (
     ExperimentError,
     NodeTable,
     SplitByColumn,
+    SplitByFiles,
+    SplitByFolds,
     SplitByMasks,
     SplitByRatio,
     SplitByTime,
@@ -24,10 +26,11 @@ from ..config import (
     parse_edge_type,
 )
 from ..config.counted import counted
+from .folds import split_rows
 from .loaded import LoadedGraph
 from .nearest import nearest
 from .scratch import Scratch
-from .split import by_names, by_ratio, by_time, moment, other_names, set_masks
+from .split import by_names, by_time, moment, other_names, set_masks
 from .table_columns import Table, quoted
 from .table_database import connect, room_for
 from .table_edges import End, Relation
@@ -302,8 +305,8 @@ def _relation(
 # labels and masks, in the order of the ids
 def _masks(table: Table, data: TablesData, labels: Labels, info: dict[str, Any]) -> tuple[np.ndarray, ...]:
     split = data.split
-    if isinstance(split, SplitByRatio):
-        return by_ratio(labels.known, split)
+    if isinstance(split, (SplitByRatio, SplitByFolds, SplitByFiles)):
+        return split_rows(labels.y, labels.known, split)
     if isinstance(split, SplitByColumn):
         text = f"coalesce(CAST({quoted(split.column)} AS VARCHAR), '')"
         values = [block.to_numpy(zero_copy_only=False).astype(str) for _, (block,) in table.blocks([text])]

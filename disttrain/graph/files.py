@@ -89,6 +89,11 @@ def _sealed(text: bytes) -> bytes:
     return text + _SEAL + hashlib.blake2b(text, digest_size=16).hexdigest().encode() + b'"\n}\n'
 
 
+def is_sealed(content: bytes) -> bool:
+    """Whether a manifest's checksum is that of its text."""
+    return content == _sealed(content.rpartition(_SEAL)[0])
+
+
 def read_manifest(directory: str | Path) -> dict[str, Any]:
     """The manifest of a complete partition directory; its own checksum and the sizes of all files are checked.
 
@@ -124,7 +129,7 @@ def parse_manifest(directory: Path) -> dict[str, Any]:
         raise ExperimentError(f"{path} is damaged ({type(error).__name__}: {error}); {_AGAIN}") from error
     if version != FORMAT:
         raise ExperimentError(f"{path} is of format {version!r}, this version reads format {FORMAT}; {_AGAIN}")
-    if content != _sealed(content.rpartition(_SEAL)[0]):
+    if not is_sealed(content):
         raise ExperimentError(f"{path} is damaged: its checksum differs, it was changed or torn; {_AGAIN}")
     del manifest["blake2b"]
     return manifest

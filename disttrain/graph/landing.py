@@ -27,7 +27,15 @@ class AlreadyThereError(ExperimentError):
 
 
 @contextmanager
-def landing(target: Path, num_bytes: int, identity: dict[str, Any] | None = None) -> Iterator[Path]:
+def landing(
+    target: Path,
+    num_bytes: int,
+    identity: dict[str, Any] | None = None,
+    *,
+    called: str = "partition directory",
+    contents: str = "the partitions",
+    setting: str = "partition.dir",
+) -> Iterator[Path]:
     """Yield a directory beside `target`; when the block ends it becomes `target`, in one step.
 
     If the block raises, the directory is removed; if the process dies, or is interrupted (Ctrl-C), it stays. The next
@@ -39,6 +47,7 @@ def landing(target: Path, num_bytes: int, identity: dict[str, Any] | None = None
         target: must not exist, or be empty.
         num_bytes: about how many will be written; refused at once where the disk has less.
         identity: of what is made, by which its `Journal` is known; None: nothing is ever taken over.
+        called, contents, setting: what it is and holds, and what names it in the experiment, for messages.
 
     Raises:
         ExperimentError: the disk is full, or not writable; or the target is not empty.
@@ -47,20 +56,22 @@ def landing(target: Path, num_bytes: int, identity: dict[str, Any] | None = None
         target.parent.mkdir(parents=True, exist_ok=True)
         partial, lock = _take_over(target, identity) or _make(target)
     except OSError as error:
-        raise ExperimentError(
-            f"partition directory {target} cannot be made: {error}; name another, partition.dir"
-        ) from error
+        raise ExperimentError(f"{called} {target} cannot be made: {error}; name another, {setting}") from error
     keep = False
     try:
         free = shutil.disk_usage(partial).free
         if free < num_bytes - (finished_bytes(partial, identity) if identity else 0):
-            raise ExperimentError(_full(target, "the disk has too little room", num_bytes, free))
+            raise ExperimentError(
+                _full(f"{called} {target}", "the disk has too little room", num_bytes, free, contents, setting)
+            )
         yield partial
-        _replace(partial, target)
+        _replace(partial, target, called, setting)
     except OSError as error:
         if error.errno in _FULL:
             free = shutil.disk_usage(partial).free
-            raise ExperimentError(_full(target, _FULL[error.errno], num_bytes, free)) from error
+            raise ExperimentError(
+                _full(f"{called} {target}", _FULL[error.errno], num_bytes, free, contents, setting)
+            ) from error
         raise
     except KeyboardInterrupt:
         keep = identity is not None
@@ -72,21 +83,20 @@ def landing(target: Path, num_bytes: int, identity: dict[str, Any] | None = None
         os.close(lock)
 
 
-def _full(target: Path, what: str, num_bytes: int, free: int) -> str:
+def _full(target: str, what: str, num_bytes: int, free: int, contents: str, setting: str) -> str:
     return (
-        f"partition directory {target}: {what}; the partitions take about {num_bytes / 1e6:,.1f} MB, "
-        f"{free / 1e6:,.1f} MB are free. Make room, or name a directory elsewhere: partition.dir"
+        f"{target}: {what}; {contents} take about {num_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free. Make room, "
+        f"or name a directory elsewhere: {setting}"
     )
 
 
-def _replace(partial: Path, target: Path) -> None:
+def _replace(partial: Path, target: Path, called: str, setting: str) -> None:
     try:
         os.replace(partial, target)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise AlreadyThereError(
-                f"partition directory {target} is not empty and would be overwritten; remove it, or name another, "
-                "partition.dir"
+                f"{called} {target} is not empty and would be overwritten; remove it, or name another, {setting}"
             ) from error
         raise
     remove_work(target)

@@ -8,6 +8,9 @@ from typing import Any
 
 from ..config import EdgeType
 
+GRAPH = "graph"
+"""The node type that stands for the graphs of a collection."""
+
 
 @dataclass(frozen=True)
 class Attribute:

@@ -14,6 +14,7 @@ from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph
 from ..graph.partitioner import partition
 from ..train.job import build, graph_conflicts, partition_directory
+from ..train.partitions import refuse_collection
 from ..world import World
 from .advice import advice
 from .batches import drawn_batches, evaluation_cost
@@ -44,6 +45,7 @@ def inspect(experiment: Experiment, world: World, num_machines: int, say: Callab
     """
     if world.size > 1:
         raise ExperimentError("inspect runs in one process: start it without torchrun (--machines N says for how many)")
+    refuse_collection(experiment)
     experiment = experiment.model_copy(update={"launch": Launch()})
     with _opened(experiment, num_machines, say) as (graph, where):
         say("looking at nodes and edges")

@@ -22,6 +22,10 @@ seeds; out_channels: how many numbers each seed needs (classes, or labels). It i
 - reads `layers` hops: `disttrain.models.blocks.blocks(batch, layers)` cuts the batch so that each layer computes only
   what the next one needs (see `examples/own_model.py`).
 
+Of a collection of graphs, target is `graph`, the node type that stands for the graphs: there the label is, and the
+module returns a row for each graph of the batch. The graphs' own node types (`node` of a homogeneous collection) carry
+`batch`, which of these each node belongs to; they have no `n_id`, `e_id` and `num_sampled_...`. `layers` does nothing.
+
 The random seed is set before the module is built, the same on all ranks.
 """
 
@@ -35,6 +39,7 @@ from .. import config
 from ..graph.schema import Schema
 from .blocks import Block, blocks
 from .custom import build_custom
+from .gin import Gin
 from .hetero_conv import HeteroConv
 from .hgt import build_hgt
 from .inputs import Statistics
@@ -48,6 +53,7 @@ _BUILD: dict[str, Callable[..., nn.Module]] = {
     "rgcn": build_rgcn,
     "rgat": build_rgat,
     "hgt": build_hgt,
+    "gin": Gin,
 }
 
 

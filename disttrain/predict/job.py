@@ -16,6 +16,7 @@ from ..config.file import plain
 from ..graph.graph import Graph
 from ..train.job import build, prepare_graph
 from ..train.layerwise import check_layered
+from ..train.partitions import refuse_collection
 from ..train.scores import Scores
 from ..world import World
 from .ids import rows_of_ids
@@ -46,6 +47,7 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         ExperimentError: on every rank: no whole checkpoint, weights that do not fit, ids that there are not, an output
             that is there already, a full disk. Nothing is left in the output folder then.
     """
+    refuse_collection(experiment)
     started = time.perf_counter()
     with ExitStack() as stack:
 

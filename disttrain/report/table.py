@@ -19,7 +19,8 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     names = list(dict.fromkeys([*summary["val"], *summary["test"]]))
     for name in names:
         metrics.add_column(name, justify="right")
-    metrics.add_column("nodes scored", justify="right")
+    what = "graphs" if summary["task"].startswith("graph_") else "nodes"
+    metrics.add_column(f"{what} scored", justify="right")
     for split in ("val", "test"):
         if summary[split]:
             values = [f"{summary[split][name]:.4f}" if name in summary[split] else "" for name in names]

@@ -9,7 +9,7 @@ import numpy as np
 from ..config import ExperimentError
 from ..data.nearest import nearest
 from ..graph.graph import Graph
-from ..graph.schema import Attribute, Schema
+from ..graph.schema import GRAPH, Attribute, Schema
 from ..world import World
 
 SPLITS = {"train": "train_mask", "val": "val_mask", "test": "test_mask"}
@@ -43,6 +43,8 @@ def find_label(schema: Schema, node_type: str | None, label: str) -> tuple[str, 
 
 def label_place(node_type: str, label: str) -> str:
     """How messages begin."""
+    if node_type == GRAPH:
+        return f'task.label: attribute "{label}" of the graphs'
     return f'task.label: attribute "{label}" of node type "{node_type}"'
 
 

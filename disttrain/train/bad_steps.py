@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config.counted import counted
+from .batch_norms import each_by_itself
 from .nonfinite import first_bad_tensor, first_over_ranks
 from .phases import PhaseClock
 from .replicas import running_statistics
@@ -70,7 +71,10 @@ class BadSteps:
         trainer, position, settings = self._trainer, self._trainer.position, self._trainer.settings
         batches, self._batches = self._batches, range(0)
         transfer = Transfer(trainer.world.device, PhaseClock(trainer.world.device))
-        with closing(trainer.loaders["train"].batches(position.epoch, start=batches.start)) as again:
+        with (
+            closing(trainer.loaders["train"].batches(position.epoch, start=batches.start)) as again,
+            each_by_itself(trainer.model),
+        ):
             found = first_bad_tensor(
                 trainer.model, trainer.task, trainer.precision, islice(transfer(again), len(batches)),
                 trainer.experiment.seed, trainer.world.rank,

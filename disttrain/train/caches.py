@@ -22,7 +22,7 @@ def fill_caches(experiment: Experiment, world: World, loaders: Mapping[str, Any]
         What was done, in words; None if there is no cache.
     """
     sampling, train = experiment.sampling, experiment.train
-    if sampling.cache_bytes == 0 or world.num_machines == 1:
+    if sampling.cache_bytes == 0 or world.num_machines == 1 or not isinstance(loaders["train"], NodeLoader):
         return None
     columns: Columns = loaders["train"].columns
     last_epoch = max(first_epoch + 1, min(first_epoch + sampling.cache_epochs, train.epochs))

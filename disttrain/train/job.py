@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .. import data
-from ..config import Experiment, ExperimentError, OgbData, PygData, edge_type_name
+from ..config import Experiment, ExperimentError, GraphTask, OgbData, PygData, edge_type_name
 from ..config.counted import counted
 from ..graph.files import MANIFEST
 from ..graph.graph import Graph
@@ -19,6 +19,8 @@ from ..sampling.columns import taken_names
 from ..sampling.kind import kind_conflicts
 from ..tasks import Task, build_task
 from ..world import World
+from .batch_norms import share_batch_norms
+from .collections import collection_plan, prepare_collection
 from .conflicts import graph_conflicts, refuse, world_conflicts
 from .halves import halves_conflicts
 from .partitions import checked_manifest, num_parts, partition_directory, prepare_graph
@@ -28,7 +30,8 @@ __all__ = ["build", "describe_partition", "plan", "prepare_graph", "run"]
 
 
 def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, Any]:
-    """Train and evaluate; every rank calls it. Partitions the graph first where that has not been done.
+    """Train and evaluate; every rank calls it. Partitions the graph first, or makes the collection of graphs, where
+    that has not been done.
 
     Args:
         fresh: begin anew in a run directory that an earlier run has used, instead of going on from its checkpoints.
@@ -40,7 +43,8 @@ def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, 
         ExperimentError: on every rank, before anything is trained: the experiment does not fit the world or the graph.
     """
     started = time.perf_counter()
-    graph = prepare_graph(experiment, world)
+    about_graphs = isinstance(experiment.task, GraphTask)
+    graph: Any = (prepare_collection if about_graphs else prepare_graph)(experiment, world)
     partitioned = time.perf_counter()
     task, model = build(experiment, graph, world)
     seconds = {"partition": partitioned - started, "load": time.perf_counter() - partitioned}
@@ -61,6 +65,9 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
             experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
         )
         wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue]
+        if isinstance(experiment.task, GraphTask):
+            share_batch_norms(model, world)
+            return model
         refuse([*taken_names(wants), *halves_conflicts(experiment, graph.schema, task, model)])
         return model
 
@@ -68,6 +75,8 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
 
 
 def _build_task(experiment: Experiment, graph: Graph) -> Task:
+    if isinstance(experiment.task, GraphTask):
+        return build_task(experiment.task, graph.schema)
     refusals, task = graph_conflicts(experiment, graph.schema.edges), None
     try:
         task = build_task(experiment.task, graph.schema)
@@ -120,6 +129,9 @@ def plan(experiment: Experiment, world: World) -> list[str]:
         f"ranks: {world.size}, machines: {world.num_machines}, device: {world.device.type}",
         f"run directory: {experiment.directory}" + (" (used before)" if Path(experiment.directory).exists() else ""),
     ]
+    if isinstance(experiment.task, GraphTask):
+        refuse(refusals)
+        return [*lines, *collection_plan(experiment)]
     if isinstance(experiment.data, (PygData, OgbData)) and not data.is_there(experiment.data):
         lines.append(f"data: {experiment.data.dataset} will be downloaded or made, in {experiment.data.root}")
         refuse(refusals)

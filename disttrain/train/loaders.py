@@ -9,12 +9,14 @@ import numpy as np
 from torch import nn
 from torch_geometric.data import HeteroData
 
+from ..collection.graphs import Graphs
 from ..config import Experiment
 from ..graph.graph import Graph
 from ..sampling import NodeLoader, split_seeds
 from ..sampling.columns import Columns
 from ..sampling.kind import seed_time_attribute
 from ..world import World
+from .collections import build_graph_loaders
 from .halves import halved_attributes
 from .layerwise import LayerwiseLoader, check_layered
 
@@ -28,7 +30,9 @@ class Loader(Protocol):
     def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]: ...
 
 
-def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any, model: nn.Module) -> dict[str, Any]:
+def build_loaders(
+    experiment: Experiment, world: World, graph: Graph | Graphs, task: Any, model: nn.Module
+) -> dict[str, Any]:
     """A `Loader` of the training split, and for the others that or a `LayerwiseLoader`; every rank calls it.
 
     Batches carry what model and task want.
@@ -36,6 +40,8 @@ def build_loaders(experiment: Experiment, world: World, graph: Graph, task: Any,
     Raises:
         ExperimentError: `evaluate.method` is layerwise, and the model cannot be computed so.
     """
+    if isinstance(graph, Graphs):
+        return build_graph_loaders(experiment, world, graph, task, model)
     wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
     halved = halved_attributes(experiment, graph.schema, task, model)
     columns = Columns.of(graph, wants, halved)

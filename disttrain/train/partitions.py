@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import data
-from ..config import EdgeType, Experiment, ExperimentError, FileData, OgbData, PygData, PythonData, TablesData
+from ..config import (
+    EdgeType,
+    Experiment,
+    ExperimentError,
+    FileData,
+    GraphTask,
+    OgbData,
+    PygData,
+    PythonData,
+    TablesData,
+)
 from ..config.file import differences, plain
 from ..data.digest import NOT_DECIDING, own_transforms
 from ..graph import fingerprint
@@ -54,6 +64,7 @@ def prepare_graph(experiment: Experiment, world: World) -> Graph:
         ExperimentError: on every rank: the data is refused, the directory was made from other data or settings, a
             machine has other partitions there, or may not be sent any.
     """
+    refuse_collection(experiment)
     world.together(lambda: refuse(world_conflicts(experiment, world)), "comparing experiment and world")
     source = data.Source(experiment.data, experiment.task)
     place = _find(experiment, world, source)
@@ -66,6 +77,17 @@ def prepare_graph(experiment: Experiment, world: World) -> Graph:
         return Graph.open(directory, world.machine, world.num_machines, experiment.partition.topology, part=True)
 
     return world.together(opened, "opening the partitions")
+
+
+def refuse_collection(experiment: Experiment) -> None:
+    """Raises:
+    ExperimentError: the task is about the graphs of a collection, which is not cut into partitions.
+    """
+    if isinstance(experiment.task, GraphTask):
+        raise ExperimentError(
+            f"task.kind is {experiment.task.kind}: a collection of graphs has no partitions; partition, inspect and "
+            "predict are for the nodes of one graph"
+        )
 
 
 def _find(experiment: Experiment, world: World, source: data.Source) -> _Place:

@@ -14,7 +14,7 @@ PACKAGE = Path(disttrain.__file__).parent
 
 _CONFIG = {"", "config", "environment", "guard", "lasting", "machine_code", "memory", "watchman"}
 _WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead"}
-_BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "models", "tasks", "report"}
+_BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "collection", "models", "tasks", "report"}
 
 MAY_SEE: dict[str, set[str]] = {
     **dict.fromkeys(_CONFIG, _CONFIG),
@@ -22,6 +22,7 @@ MAY_SEE: dict[str, set[str]] = {
     "data": _WORLD,
     "graph": _WORLD,
     "sampling": _WORLD | {"graph"},
+    "collection": _WORLD | {"graph", "data", "sampling"},
     "models": _WORLD | {"graph", "data"},
     "tasks": _WORLD | {"graph", "data"},
     "report": _WORLD | {"graph"},

@@ -1,0 +1,224 @@
+"""A collection of graphs in the form that mini-batches are cut from: all graphs as one big one, and slices.
+
+It is the form of PyG's `InMemoryDataset`, and by its rules (`__cat_dim__`, `__inc__`), which are asked once, when the
+collection is made.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data.storage import NodeStorage
+
+from ..config import EdgeType, ExperimentError, edge_type_name
+from .columns import Column, batch_and_ptr
+from .gathering import Gathering, Left, Place, gather_like
+from .ragged import numbered, offsets_of
+
+Key = str | EdgeType | None
+"""Of a node or edge type; None: what belongs to the graph, and all that a homogeneous one has."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """What all graphs have of one type."""
+
+    columns: dict[str, Column]
+    """In the order of the first graph's attributes."""
+    num_nodes: np.ndarray | None
+    """int64 [num_graphs]; None of what has no nodes."""
+    says_num_nodes: bool = False
+    """The graphs have an attribute `num_nodes`, after which a batch has one too."""
+    numbers_nodes: bool = False
+    """A batch has `batch` and `ptr`."""
+
+
+@dataclass(frozen=True)
+class Collated:
+    """All graphs."""
+
+    num_graphs: int
+    heterogeneous: bool
+    stores: dict[Key, Store]
+    left_out: tuple[str, ...] = field(default=())
+    """What was left out, and why; a line each."""
+
+    def __len__(self) -> int:
+        return self.num_graphs
+
+    def batch(self, ids: np.ndarray, follow_batch: Collection[str] = (), exclude_keys: Collection[str] = ()) -> Any:
+        """The graphs of these numbers as PyG's `Batch`: what `Batch.from_data_list` makes of them, in their order.
+
+        No graph is made on the way. `get_example` and `to_data_list` work on it.
+
+        Args:
+            ids: int [n], each of 0 to `num_graphs` - 1, also repeatedly.
+            follow_batch, exclude_keys: see there.
+
+        Raises:
+            IndexError: there is no such graph.
+        """
+        ids = self.checked(ids)
+        out: Any = Batch(_base_cls=HeteroData if self.heterogeneous else Data)  # pyright: ignore[reportCallIssue]
+        slices: dict[Any, Any] = {}
+        increments: dict[Any, Any] = {}
+        for key, store in self.stores.items():
+            target = out._store if not self.heterogeneous else out._global_store if key is None else out[key]
+            its_slices = slices if key is None else slices.setdefault(key, {})
+            its_increments = increments if key is None else increments.setdefault(key, {})
+            if store.says_num_nodes and "num_nodes" not in exclude_keys:
+                assert store.num_nodes is not None
+                target._num_nodes = store.num_nodes[ids].tolist()
+                target.num_nodes = int(store.num_nodes[ids].sum())
+            for name, column in store.columns.items():
+                if name in exclude_keys:
+                    continue
+                target[name] = column.take(ids)
+                its_slices[name], its_increments[name] = column.batch_slices(ids), column.batch_increments(ids)
+                if name in follow_batch:
+                    target[f"{name}_batch"], target[f"{name}_ptr"] = batch_and_ptr(column, ids)
+            if store.numbers_nodes:
+                assert store.num_nodes is not None
+                sizes = store.num_nodes[ids]
+                target.batch, target.ptr = numbered(sizes), torch.from_numpy(offsets_of(sizes))
+        out._num_graphs, out._slice_dict, out._inc_dict = len(ids), slices, increments
+        return out
+
+    def checked(self, ids: np.ndarray) -> np.ndarray:
+        """int64, each the number of a graph."""
+        ids = np.asarray(ids, dtype=np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self.num_graphs):
+            wrong = ids[(ids < 0) | (ids >= self.num_graphs)][0]
+            raise IndexError(f"there is no graph {wrong}: there are {self.num_graphs}, from 0 on")
+        return ids
+
+
+def collate(graphs: Iterable[Any], origin: str) -> Collated:
+    """Put graphs together.
+
+    All have to have the types and attributes of the first one; what others have beside these is left out, as in PyG's
+    own `collate`, and said. Each is let go before the next one is asked for, but its tensors are kept until the end.
+
+    Args:
+        graphs: `Data` or `HeteroData`, all of the same class. They are not changed.
+        origin: where they come from, for messages.
+
+    Raises:
+        ExperimentError: there are none, or one is something else or does not go together with the first; names it.
+    """
+    gatherer: _Gatherer | None = None
+    for number, graph in enumerate(graphs):
+        if not isinstance(graph, (Data, HeteroData)):
+            raise ExperimentError(
+                f"{origin}: expected graphs, Data or HeteroData of PyG; number {number} (from 0) is a "
+                f"{type(graph).__name__}"
+            )
+        try:
+            with warnings.catch_warnings():
+                # PyG warns, in each graph, where it has to infer the number of nodes from the edges.
+                warnings.filterwarnings("ignore", "Unable to accurately infer 'num_nodes'", UserWarning)
+                if gatherer is None:
+                    gatherer = _Gatherer(graph)
+                gatherer.add(graph, number)
+        except ExperimentError as error:
+            raise ExperimentError(f"{origin}: {error}") from error
+    if gatherer is None:
+        raise ExperimentError(f"{origin}: it has no graphs")
+    return gatherer.finished()
+
+
+class _Gatherer:
+    """The attributes of all graphs, in the making."""
+
+    def __init__(self, first: Any) -> None:
+        self.heterogeneous, self.graph_class = isinstance(first, HeteroData), type(first)
+        self.num_graphs = 0
+        self.stores: dict[Key, dict[str, Gathering]] = {}
+        self.num_nodes: dict[Key, list[int]] = {}
+        self.says_num_nodes: dict[Key, bool] = {}
+        self.numbers_nodes: dict[Key, bool] = {}
+        self.left: dict[tuple[Key, str], str] = {}
+        for store in first.stores:
+            key = store._key
+            self.stores[key] = {}
+            if isinstance(store, NodeStorage):
+                self.num_nodes[key] = []
+            self.says_num_nodes[key] = "num_nodes" in store
+            self.numbers_nodes[key] = isinstance(store, NodeStorage) and store.can_infer_num_nodes
+            for name in list(store.keys()):
+                if name in ("num_nodes", "ptr"):
+                    continue
+                try:
+                    self.stores[key][name] = gather_like(name, store[name], Place(first, store, 0, _named(key, name)))
+                except Left as why:
+                    self.left[key, name] = str(why)
+
+    def add(self, graph: Any, number: int) -> None:
+        if type(graph) is not self.graph_class:
+            raise ExperimentError(
+                f"graph {number} is a {type(graph).__name__}, and graph 0 a {self.graph_class.__name__}"
+            )
+        self.num_graphs += 1
+        stores = {store._key: store for store in graph.stores}
+        for key, gatherings in self.stores.items():
+            if key not in stores:
+                raise ExperimentError(
+                    f"graph {number} has no {_type_name(key)}, which graph 0 has; give it an empty one, tensors of "
+                    "zero rows"
+                )
+            store = stores.pop(key)
+            if key in self.num_nodes:
+                self.num_nodes[key].append(int(store.num_nodes or 0))
+            if self.says_num_nodes[key] and "num_nodes" not in store:
+                raise ExperimentError(f"graph {number} has no {_named(key, 'num_nodes')}, which graph 0 has")
+            for name in list(gatherings):
+                if name not in store:
+                    raise ExperimentError(f"graph {number} has no {_named(key, name)}, which graph 0 has")
+                try:
+                    gatherings[name].add(store[name], Place(graph, store, number, _named(key, name)))
+                except Left as why:
+                    del gatherings[name]
+                    self.left[key, name] = f"{why} (graph {number})"
+            for name in list(store.keys()):
+                if name not in gatherings and name not in ("num_nodes", "ptr"):
+                    self.left.setdefault((key, name), f"graph 0 has none, graph {number} has")
+        for key in stores:
+            if key is not None:
+                self.left.setdefault((key, ""), f"graph 0 has none, graph {number} has")
+
+    def finished(self) -> Collated:
+        known: dict[tuple[Any, ...], np.ndarray] = {}
+
+        def share(array: np.ndarray) -> np.ndarray:
+            return known.setdefault((array.shape, array.tobytes()), array)
+
+        made: dict[Key, Store] = {}
+        for key, gatherings in self.stores.items():
+            columns: dict[str, Column] = {}
+            for name, gathering in gatherings.items():
+                try:
+                    columns[name] = gathering.finished(share)
+                except Left as why:
+                    self.left[key, name] = str(why)
+            counts = np.array(self.num_nodes[key], np.int64) if key in self.num_nodes else None
+            made[key] = Store(columns, counts, self.says_num_nodes[key], self.numbers_nodes[key])
+        left = tuple(
+            f"{_named(key, name) if name else _type_name(key)}: {why}" for (key, name), why in self.left.items()
+        )
+        return Collated(self.num_graphs, self.heterogeneous, made, left)
+
+
+def _named(key: Key, name: str) -> str:
+    return f"`{name}`" if key is None else f"`{name}` of {_type_name(key)}"
+
+
+def _type_name(key: Key) -> str:
+    if key is None:
+        return "attributes of the graph"
+    return f'node type "{key}"' if isinstance(key, str) else f'relation "{edge_type_name(key)}"'

@@ -1,0 +1,137 @@
+"""Splits that go by the class, by folds, or by lists of rows: for graphs of a collection and for nodes alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..config import ExperimentError, SplitByFiles, SplitByFolds, SplitByRatio, SplitStratified
+from .split import by_ratio, round_half_up, shuffled
+
+RowSplit = SplitByRatio | SplitByFolds | SplitByFiles
+
+
+def split_rows(labels: np.ndarray, labelled: np.ndarray, split: RowSplit) -> tuple[np.ndarray, ...]:
+    """Which rows train, validate and test, bool [num_rows] each.
+
+    Args:
+        labels: [num_rows, ...]
+        labelled: bool [num_rows]: those with a label.
+
+    Raises:
+        ExperimentError: the rows cannot be divided so.
+    """
+    if isinstance(split, SplitStratified):
+        return stratified(labels, labelled, split)
+    if isinstance(split, SplitByFolds):
+        return by_folds(labels, labelled, split)
+    if isinstance(split, SplitByFiles):
+        return by_files(labelled, split)
+    return by_ratio(labelled, split)
+
+
+def stratified(labels: np.ndarray, labelled: np.ndarray, split: SplitStratified) -> tuple[np.ndarray, ...]:
+    """These shares of the labelled rows, and of each class to within one row.
+
+    Args:
+        labels: a class of each row; where there is no one class (numbers, several labels) no heed is taken of it.
+        labelled: bool [num_rows]
+    """
+    order = by_class(labels, labelled, split.seed)
+    classes = labels[order] if _has_classes(labels, labelled) else np.zeros(len(order), np.int64)
+    shares = np.minimum(np.cumsum([split.train, split.val, split.test]), 1.0)
+    part = np.empty(len(order), np.int64)
+    for rows in np.split(np.arange(len(order)), np.flatnonzero(np.diff(classes)) + 1):
+        ends = [round_half_up(len(rows) * share) for share in shares]
+        part[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right")
+    return tuple(_mask(order[part == number], len(labelled)) for number in range(3))
+
+
+def by_folds(labels: np.ndarray, labelled: np.ndarray, split: SplitByFolds) -> tuple[np.ndarray, ...]:
+    """Fold number `split.fold` tests; of the others, the share `split.val` validates and the rest trains.
+
+    Each labelled row is in one fold. Folds are equal to within one row, and so is each class's part of them; likewise
+    the validation rows.
+
+    Args:
+        labels, labelled: as for `stratified`.
+
+    Raises:
+        ExperimentError: there are fewer rows than folds.
+    """
+    order = by_class(labels if split.stratify else np.zeros(len(labels)), labelled, split.seed)
+    if len(order) < split.folds:
+        raise ExperimentError(
+            f"data.split.folds: {split.folds} folds of {len(order)} rows with a label leave some empty"
+        )
+    # Dealt out like cards, class after class.
+    test = np.arange(len(order)) % split.folds == split.fold
+    rest = order[~test]
+    count = round_half_up(len(rest) * split.val)
+    at = np.arange(len(rest))
+    val = (at + 1) * count // max(len(rest), 1) > at * count // max(len(rest), 1)
+    return tuple(_mask(rows, len(labelled)) for rows in (rest[~val], rest[val], order[test]))
+
+
+def by_class(labels: np.ndarray, labelled: np.ndarray, seed: int) -> np.ndarray:
+    """The labelled rows, class after class, those of a class in an order that the seed decides."""
+    rows = shuffled(np.flatnonzero(labelled), seed)
+    return rows[np.argsort(labels[rows], kind="stable")] if _has_classes(labels, labelled) else rows
+
+
+def _has_classes(labels: np.ndarray, labelled: np.ndarray) -> bool:
+    return labels.ndim == 1 and (
+        labels.dtype.kind != "f" or bool((labels[labelled] == np.floor(labels[labelled])).all())
+    )
+
+
+def by_files(labelled: np.ndarray, split: SplitByFiles) -> tuple[np.ndarray, ...]:
+    """The rows that files list by number.
+
+    Raises:
+        ExperimentError: a file cannot be read, or numbers what there is not, or two list the same row.
+    """
+    masks = []
+    for name in ("train", "val", "test"):
+        path = getattr(split, name)
+        rows = np.empty(0, np.int64) if path is None else _read_rows(Path(path), f"data.split.{name}")
+        outside = rows[(rows < 0) | (rows >= len(labelled))]
+        if outside.size:
+            raise ExperimentError(
+                f"data.split.{name}: {path} lists row {outside[0]}; there are {len(labelled)}, from 0 on"
+            )
+        masks.append(_mask(rows, len(labelled)))
+    for one, other, names in ((0, 1, "train and val"), (0, 2, "train and test"), (1, 2, "val and test")):
+        both = np.flatnonzero(masks[one] & masks[other])
+        if both.size:
+            raise ExperimentError(f"data.split: {both.size} rows are in both {names}, the first is {both[0]}")
+    return tuple(masks)
+
+
+def split_files(split: object) -> list[str]:
+    """The files that decide a split."""
+    if not isinstance(split, SplitByFiles):
+        return []
+    return [path for path in (split.train, split.val, split.test) if path is not None]
+
+
+def _read_rows(path: Path, where: str) -> np.ndarray:
+    try:
+        if path.suffix == ".npy":
+            rows = np.load(path, allow_pickle=False)
+        else:
+            rows = np.array([int(word) for word in path.read_text().replace(",", " ").split()], np.int64)
+    except OSError as error:
+        raise ExperimentError(f"{where}: {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ExperimentError(f"{where}: {path} holds no row numbers: {error}") from None
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise ExperimentError(f"{where}: expected whole numbers in one row, {path} holds {rows.dtype} {rows.shape}")
+    return rows.astype(np.int64)
+
+
+def _mask(rows: np.ndarray, length: int) -> np.ndarray:
+    mask = np.zeros(length, dtype=bool)
+    mask[rows] = True
+    return mask

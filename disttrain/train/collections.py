@@ -1,0 +1,236 @@
+"""The collection of an experiment: made once on every machine, then mapped by its ranks."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import nn
+
+from .. import data
+from ..collection.collated import collate
+from ..collection.files import FORMAT, content_digest, open_collection, read_manifest, write_collection
+from ..collection.graphs import Graphs
+from ..collection.loader import GraphLoader
+from ..config import Experiment, ExperimentError, GraphRegression, PygData, SplitByFiles, SplitByFolds
+from ..config import SplitByRatio as ByRatio
+from ..config.counted import counted
+from ..data.digest import NOT_DECIDING, add_code, add_files
+from ..data.folds import split_files, split_rows
+from ..data.graphs import read_graphs
+from ..data.split import MASKS, check_labels, has_label
+from ..graph.files import MANIFEST
+from ..graph.schema import GRAPH
+from ..tasks.labels import label_place
+from ..world import World
+from .conflicts import refuse, world_conflicts
+
+_SECONDS_BETWEEN_TRIES = 0.2
+
+
+class _Place(NamedTuple):
+    """Where a machine has the collection."""
+
+    directory: str
+    fingerprint: str
+
+
+def prepare_collection(experiment: Experiment, world: World) -> Graphs:
+    """Open the collection on every rank; the first rank of each machine makes it where that has not been done.
+
+    Raises:
+        ExperimentError: on every rank: the data is refused, a directory is damaged, machines have different data.
+        PeerError: a rank failed in making it, or fell silent.
+    """
+    world.together(lambda: refuse(world_conflicts(experiment, world)), "comparing experiment and world")
+    place = world.lead(lambda: _make(experiment), "making the collection", per_machine=True)
+    places = world.gather(place.fingerprint, "comparing the collections")
+    different = [rank for rank, fingerprint in enumerate(places) if fingerprint != places[0]]
+    if different:
+        machines = sorted({rank // world.local_size for rank in different})
+        raise ExperimentError(
+            f"machine {', '.join(map(str, machines))} (from 0) has another collection than machine 0: its data differ; "
+            "give every machine the same files"
+        )
+
+    def opened() -> Graphs:
+        directory = Path(place.directory)
+        manifest = read_manifest(directory)
+        collated = open_collection(directory, manifest, mapped=experiment.data.storage == "mmap")
+        whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _with_split(experiment, place.fingerprint)}
+        graphs = Graphs(collated, whole, machine=world.machine, num_machines=world.num_machines)
+        return divided(graphs, experiment)
+
+    return world.together(opened, "opening the collection")
+
+
+def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
+    """The collection with the masks of `data.split` over the graphs that have a label.
+
+    Raises:
+        ExperimentError: there is no such label or it cannot be learnt, or nothing is left to train on.
+    """
+    task, split = experiment.task, experiment.data.split
+    where = label_place(GRAPH, task.label)
+    of_graphs = graphs.schema.nodes[GRAPH].attributes
+    if task.label not in of_graphs:
+        raise ExperimentError(f"{where}: {_why_no_label(graphs, task.label)}")
+    labels = np.asarray(graphs.node_attribute(GRAPH, task.label))
+    numbers = isinstance(task, GraphRegression)
+    labelled = has_label(labels, numbers)
+    check_labels(labels[labelled], where, numbers)
+    assert isinstance(split, (ByRatio, SplitByFolds, SplitByFiles))
+    masks: dict[str, np.ndarray] = {}
+    for name, mask in zip(MASKS, split_rows(_flat(labels), labelled, split)):
+        masks[name] = mask & labelled
+    if not masks["train_mask"].any():
+        raise ExperimentError(
+            f"data.split: no graph is left to train on ({int(labelled.sum())} of {len(labelled)} have a label); look "
+            "at the split and the label"
+        )
+    return Graphs(graphs.collated, graphs.manifest, masks, graphs.machine, graphs.num_machines)
+
+
+def build_graph_loaders(
+    experiment: Experiment, world: World, graphs: Graphs, task: Any, model: nn.Module
+) -> dict[str, GraphLoader]:
+    """The loaders of a run; see `build_loaders`."""
+    wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+
+    def loader(split: str) -> GraphLoader:
+        return GraphLoader(
+            world, graphs, task.splits[split], sampling=experiment.sampling, run_seed=experiment.seed, wants=wants,
+            training=split == "train",
+        )  # fmt: skip
+
+    return {split: loader(split) for split in ("train", "val", "test")}
+
+
+def collection_plan(experiment: Experiment) -> list[str]:
+    """What a run would do to have its collection; nothing is downloaded, called or written to find out."""
+    source = experiment.data
+    if isinstance(source, PygData) and not data.is_there(source):
+        return [f"data: {source.dataset} will be downloaded or made, in {source.root}"]
+    if isinstance(source, PygData) and (place := _place_of_files(source)) is not None:
+        there = (Path(place.directory) / MANIFEST).exists()
+        return [f"collection: {'is' if there else 'will be made'} in {place.directory}"]
+    return [f"collection: will be made, in a folder of {_folder(source)} that its content names"]
+
+
+def _make(experiment: Experiment) -> _Place:
+    source, folder = experiment.data, _folder(experiment.data)
+    with _alone(folder):
+        place = _place_of_files(source) if isinstance(source, PygData) else None
+        if place is not None and (Path(place.directory) / MANIFEST).exists():
+            return place
+        _say(f"reading the graphs (source: {source.source})")
+        collated = collate(read_graphs(source), _origin(source))
+        for line in collated.left_out:
+            _say(f"left out: {line}")
+        if place is None:
+            place = _place(source, content_digest(collated))
+        directory = Path(place.directory)
+        if not (directory / MANIFEST).exists():
+            write_collection(collated, directory, place.fingerprint, "data.store")
+            _say(f"{counted(len(collated), 'graph')} in {directory}")
+    return place
+
+
+def _place_of_files(source: PygData) -> _Place | None:
+    """By settings and raw files; None of a data set that has none, which is known by what it makes."""
+    from ..data.pyg import raw_files
+
+    files = raw_files(source)
+    if not files:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    settings = source.model_dump(mode="json", exclude={*NOT_DECIDING, "split"})
+    digest.update(json.dumps([FORMAT, settings], sort_keys=True).encode())
+    add_code(digest, source)
+    add_files(digest, files)
+    return _place(source, digest.hexdigest())
+
+
+def _place(source: Any, fingerprint: str) -> _Place:
+    name = source.dataset if isinstance(source, PygData) else source.function.rpartition(":")[2]
+    return _Place(str(_folder(source) / f"{name}-{fingerprint[:12]}"), fingerprint)
+
+
+def _folder(source: Any) -> Path:
+    if source.store is not None:
+        return Path(source.store)
+    return Path(source.root) / "collections" if isinstance(source, PygData) else Path("collections")
+
+
+def _origin(source: Any) -> str:
+    return f"data.dataset {source.dataset}" if isinstance(source, PygData) else f"data.function {source.function}"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process of a machine at a time downloads, processes and writes here: PyG's classes do not see to that. The
+    lock goes with its process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError as error:
+        raise ExperimentError(
+            f"collection directory {folder} cannot be made: {error}; name another, data.store"
+        ) from error
+    try:
+        waited = False
+        while not _try_lock(lock):
+            if not waited:
+                _say(f"another process is making a collection in {folder}; waiting for it")
+            waited = True
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True
+
+
+def _say(text: str) -> None:
+    print(f"[collection] {text}", flush=True)
+
+
+def _with_split(experiment: Experiment, fingerprint: str) -> str:
+    """A run is another one when the files that divide the graphs are."""
+    files = split_files(experiment.data.split)
+    if not files:
+        return fingerprint
+    digest = hashlib.blake2b(fingerprint.encode(), digest_size=16)
+    add_files(digest, files)
+    return digest.hexdigest()
+
+
+def _flat(labels: np.ndarray) -> np.ndarray:
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+
+
+def _why_no_label(graphs: Graphs, label: str) -> str:
+    for key, store in graphs.collated.stores.items():
+        if label in store.columns:
+            return (
+                f"the graphs have it{'' if key is None else f' in {key}'}, but not one row for each; give it the shape "
+                "[1], or [1, K] for several numbers (PyG puts the rows of all graphs end to end)"
+            )
+    there = [name for name in graphs.schema.nodes[GRAPH].attributes if not name.endswith("_mask")]
+    return f"the graphs have no such attribute; with a row for each graph there are: {', '.join(there) or 'none'}"

@@ -1,0 +1,85 @@
+"""Small collections that tests name by dotted path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
+
+
+def rings(count: int = 30, numbers: bool = False) -> list[Data]:
+    """Rings and lines of 3 to 8 nodes: class 1, or the number of nodes over 10, is for the model to find. Node features
+    are the degrees and the graph's number; a graph without label is every seventh."""
+    made = []
+    for number in range(count):
+        n, ring = 3 + number % 6, number % 2
+        src = torch.arange(n if ring else n - 1)
+        edge_index = torch.stack([torch.cat([src, (src + 1) % n]), torch.cat([(src + 1) % n, src])])
+        degree = torch.bincount(edge_index[0], minlength=n).float()
+        x = torch.stack([degree, torch.full((n,), float(number))], dim=1)
+        y: Any = torch.tensor([n / 10.0 if number % 7 else float("nan")]) if numbers else ring if number % 7 else -1
+        made.append(Data(x=x, edge_index=edge_index, y=y, edge_attr=torch.ones(edge_index.size(1), 1)))
+    return made
+
+
+def one_by_one(count: int = 30) -> Iterator[Data]:
+    """The same from an iterator, and with graphs that have no edges or no nodes."""
+    yield from rings(count)
+    for n in (4, 0, 1):
+        yield Data(
+            x=torch.zeros(n, 2), edge_index=torch.empty(2, 0, dtype=torch.int64), y=0, edge_attr=torch.empty(0, 1)
+        )
+
+
+class Rings(InMemoryDataset):
+    """As a data set, of which only some graphs are chosen, from the last one on."""
+
+    def __init__(self, count: int = 30) -> None:
+        super().__init__()
+        self.data, self.slices = self.collate(rings(count))
+
+
+def chosen(count: int = 30) -> InMemoryDataset:
+    found = Rings(count)[list(range(count - 1, -1, -2))]
+    assert isinstance(found, InMemoryDataset)
+    return found
+
+
+def pairs(count: int = 24) -> list[HeteroData]:
+    """Heterogeneous graphs: class 1 has more `b` than `a`."""
+    made = []
+    for number in range(count):
+        graph: Any = HeteroData()
+        n, m = 1 + number % 3, 1 + (number // 3) % 3
+        graph["a"].x, graph["b"].x = torch.ones(n, 2), torch.ones(m, 3)
+        graph["a", "to", "b"].edge_index = torch.stack([torch.arange(n * m) // m, torch.arange(n * m) % m])
+        graph.y = torch.tensor([int(m > n)])
+        made.append(graph)
+    return made
+
+
+def one_broken(number: int = 5) -> list[Data]:
+    graphs = rings()
+    graphs[number].x = graphs[number].x.double()  # pyright: ignore[reportOptionalMemberAccess]
+    return graphs
+
+
+def no_graphs() -> list[str]:
+    return ["a", "b"]
+
+
+class Pairs(torch.nn.Module):
+    """A model of one's own for `pairs`: how many nodes there are of each type, and their features."""
+
+    def __init__(self, schema: Any, target: str, out_channels: int) -> None:
+        super().__init__()
+        self.target, self.linear = target, torch.nn.Linear(5, out_channels)
+
+    def forward(self, batch: HeteroData) -> torch.Tensor:
+        num_graphs = batch[self.target].batch_size
+        sums = [
+            torch.zeros(num_graphs, batch[t].x.size(1)).index_add(0, batch[t].batch, batch[t].x) for t in ("a", "b")
+        ]
+        return self.linear(torch.cat(sums, dim=1))
