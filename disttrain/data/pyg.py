@@ -81,6 +81,16 @@ def raw_files(data: PygData) -> list[str]:
     return [file for path in paths for file in _files_below(path)]
 
 
+def files_beside(data: PygData) -> list[str]:
+    """`raw_files`, and what lies in the same folders below `root`: classes do not name all that they read (TUDataset
+    names two of its files)."""
+    files = raw_files(data)
+    root = os.path.abspath(data.root)
+    folders = {os.path.dirname(os.path.abspath(file)) for file in files}
+    below = {file for folder in folders if folder.startswith(root + os.sep) for file in _files_below(folder)}
+    return [*files, *sorted(below - {os.path.abspath(file) for file in files})]
+
+
 def _files_below(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [path] if os.path.exists(path) else []

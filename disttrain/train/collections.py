@@ -146,9 +146,9 @@ def _make(experiment: Experiment) -> _Place:
 
 def _place_of_files(source: PygData) -> _Place | None:
     """By settings and raw files; None of a data set that has none, which is known by what it makes."""
-    from ..data.pyg import raw_files
+    from ..data.pyg import files_beside
 
-    files = raw_files(source)
+    files = files_beside(source)
     if not files:
         return None
     digest = hashlib.blake2b(digest_size=16)
