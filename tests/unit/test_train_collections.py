@@ -1,4 +1,4 @@
-"""The collection of an experiment: made once, found again by what it is made from, never taken for whole when it is not."""
+"""The collection of an experiment: made once, found again by what it is made from, and never taken for whole too early."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_damage_is_refused_with_what_to_do(tmp_path: Path) -> None:
     opened(tmp_path)
     (whole,) = folders(tmp_path)
     os.truncate(whole / "0000.npy", 8)
-    with pytest.raises(ExperimentError, match="0000.npy has 8 bytes, .* remove the directory, and the next run makes it"):
+    with pytest.raises(
+        ExperimentError, match="0000.npy has 8 bytes, .* remove the directory, and the next run makes it"
+    ):
         opened(tmp_path)
 
 
