@@ -1,10 +1,12 @@
-"""The collection of an experiment: made once, found again by what it is made from, and never taken for whole too early."""
+"""The collection of an experiment: made once, found again by what it is made from, and never taken half made."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -68,8 +70,7 @@ def test_other_files_transforms_or_arguments_make_another(tmp_path: Path) -> Non
     constant = opened(tmp_path, transforms=[{"Constant": {"value": 2.0}}])
     assert constant.schema.nodes["node"].attributes["x"].shape == (3,)
     assert first.schema.nodes["node"].attributes["x"].shape == (2,)
-    raw_files(tmp_path, labels="1\n1\n1\n-1\n")
-    shutil.rmtree(tmp_path / "SMALL" / "processed")
+    raw_files(tmp_path, labels="1\n1\n1\n-1\n")  # PyG would go on with what it has processed
     changed = opened(tmp_path)
     assert changed.node_attribute("graph", "y").tolist() == [1, 1, 1, 0]
     assert len(folders(tmp_path)) == 3
@@ -85,6 +86,21 @@ def test_what_a_killed_process_left_is_not_taken_for_whole(tmp_path: Path) -> No
     (partial / ".lock").touch()
     assert len(opened(tmp_path).collated) == 4
     assert folders(tmp_path) == [whole], "and it is cleared away"
+
+
+def test_what_pyg_left_half_processed_is_processed_again(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    code = (
+        "import os, torch, sys; from pathlib import Path; from tests.unit.test_train_collections import opened\n"
+        "def half(data, path):\n"
+        "    Path(path).write_bytes(b'half'); os._exit(9)\n"
+        "import torch_geometric.io.fs as fs; fs.torch_save = half; opened(Path(sys.argv[1]))"
+    )
+    killed = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], timeout=300, check=False)
+    assert killed.returncode == 9
+    assert any(path.read_bytes() == b"half" for path in (tmp_path / "SMALL" / "processed").iterdir())
+    assert len(opened(tmp_path).collated) == 4
+    assert not list((tmp_path / "collections").glob(".processing*"))
 
 
 def test_damage_is_refused_with_what_to_do(tmp_path: Path) -> None:
