@@ -101,7 +101,10 @@ def open_collection(directory: Path, manifest: dict[str, Any], mapped: bool) -> 
 
     def load(name: str) -> np.ndarray:
         if name not in loaded:
-            loaded[name] = np.load(directory / name, mmap_mode="r" if mapped else None, allow_pickle=False)
+            array = np.load(directory / name, mmap_mode="r" if mapped else None, allow_pickle=False)
+            loaded[name] = np.asarray(
+                array
+            )  # of the same memory; picking from `np.memmap` itself costs several times that
         return loaded[name]
 
     stores: dict[Key, Store] = {}

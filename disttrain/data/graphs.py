@@ -14,10 +14,13 @@ from .python import call_function
 from .transforms import apply_transforms
 
 
-def read_graphs(data: DataSource) -> Iterator[Any]:
+def read_graphs(data: DataSource, anew: bool = False) -> Iterator[Any]:
     """The graphs of a collection, one after the other; each has been through `data.transforms`.
 
     A data set is downloaded and processed where needed. None of the graphs is kept.
+
+    Args:
+        anew: a data set of PyG is processed again, whatever lies in its folder.
 
     Raises:
         ExperimentError: the source has no collection, or cannot be what the experiment says.
@@ -25,7 +28,7 @@ def read_graphs(data: DataSource) -> Iterator[Any]:
     if isinstance(data, PygData):
         from .pyg import read_pyg_set
 
-        found, origin = read_pyg_set(data), f"data.dataset {data.dataset}"
+        found, origin = read_pyg_set(data, anew), f"data.dataset {data.dataset}"
     elif isinstance(data, PythonData):
         found, origin = call_function(data), f"data.function {data.function}"
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any
 
@@ -47,13 +48,20 @@ def read_pyg(data: PygData) -> Any:
     return with_labels(by_relation(dataset[0]))
 
 
-def read_pyg_set(data: PygData) -> Dataset:
+def read_pyg_set(data: PygData, anew: bool = False) -> Dataset:
     """Construct a data set that is a collection of graphs.
+
+    Args:
+        anew: process it again, whatever PyG finds in its folder.
 
     Raises:
         ExperimentError: as `read_pyg`; or it is one graph.
     """
-    dataset = _construct(_dataset_class(data), data)
+    dataset_class = _dataset_class(data)
+    can = "force_reload" in inspect.signature(dataset_class).parameters
+    if anew and can:
+        data = data.model_copy(update={"args": {**data.args, "force_reload": True}})
+    dataset = _construct(dataset_class, data)
     if len(dataset) == 1:
         raise ExperimentError(
             f"data.dataset: {data.dataset} is one graph, and task.kind is about the graphs of a collection; choose "
@@ -81,6 +89,16 @@ def raw_files(data: PygData) -> list[str]:
     return [file for path in paths for file in _files_below(path)]
 
 
+def files_beside(data: PygData) -> list[str]:
+    """`raw_files`, and what lies in the same folders below `root`: classes do not name all that they read (TUDataset
+    names two of its files)."""
+    files = raw_files(data)
+    root = os.path.abspath(data.root)
+    folders = {os.path.dirname(os.path.abspath(file)) for file in files}
+    below = {file for folder in folders if folder.startswith(root + os.sep) for file in _files_below(folder)}
+    return [*files, *sorted(below - {os.path.abspath(file) for file in files})]
+
+
 def _files_below(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [path] if os.path.exists(path) else []
@@ -102,8 +120,6 @@ def _dataset_class(data: PygData) -> type[Dataset]:
 
 
 def _keywords(dataset_class: type[Dataset], data: PygData) -> dict[str, Any]:
-    import inspect
-
     takes_root = "root" in inspect.signature(dataset_class).parameters
     return {**data.args, **({"root": data.root} if takes_root else {})}
 
@@ -131,9 +147,21 @@ def _construct(dataset_class: type[Dataset], data: PygData) -> Dataset:
         ) from error
 
 
-def _raw_paths(dataset_class: type[Dataset], data: PygData) -> list[str]:
+def is_outdated(data: PygData) -> bool:
+    """Whether files that a data set has processed are older than raw files that it names or that lie beside these: PyG
+    would take them all the same."""
+    processed = [path for path in _raw_paths(_dataset_class(data), data, processed=True) if os.path.exists(path)]
+    newest = max((os.path.getmtime(path) for path in files_beside(data)), default=0.0)
+    return any(os.path.getmtime(path) < newest for path in processed)
+
+
+def _raw_paths(dataset_class: type[Dataset], data: PygData, processed: bool = False) -> list[str]:
+    """Args:
+    processed: not the raw ones, but those that it makes of them.
+    """
+
     def stop(dataset: Dataset) -> None:
-        raise _Probe(list(dataset.raw_paths))
+        raise _Probe(list(dataset.processed_paths if processed else dataset.raw_paths))
 
     def nothing(dataset: Dataset) -> None:
         raise _Probe([])

@@ -26,6 +26,7 @@ from ..config.counted import counted
 from ..data.digest import NOT_DECIDING, add_code, add_files
 from ..data.folds import split_files, split_rows
 from ..data.graphs import read_graphs
+from ..data.pyg import files_beside, is_outdated
 from ..data.split import MASKS, check_labels, has_label
 from ..graph.files import MANIFEST
 from ..graph.schema import GRAPH
@@ -132,7 +133,8 @@ def _make(experiment: Experiment) -> _Place:
         if place is not None and (Path(place.directory) / MANIFEST).exists():
             return place
         _say(f"reading the graphs (source: {source.source})")
-        collated = collate(read_graphs(source), _origin(source))
+        with _processing(source, folder) as anew:
+            collated = collate(read_graphs(source, anew), _origin(source))
         for line in collated.left_out:
             _say(f"left out: {line}")
         if place is None:
@@ -144,11 +146,24 @@ def _make(experiment: Experiment) -> _Place:
     return place
 
 
+@contextmanager
+def _processing(source: Any, folder: Path) -> Iterator[bool]:
+    """Around what PyG processes; whether it has to be done anew, since what lies there is older than the raw files, or
+    was left by a process that did not come to the end: PyG takes any file for a whole one."""
+    if not isinstance(source, PygData):
+        yield False
+        return
+    settings = json.dumps([source.dataset, os.path.abspath(source.root), source.args], sort_keys=True)
+    mark = folder / f".processing-{hashlib.blake2b(settings.encode(), digest_size=6).hexdigest()}"
+    anew = mark.exists() or is_outdated(source)
+    mark.touch()
+    yield anew
+    mark.unlink()
+
+
 def _place_of_files(source: PygData) -> _Place | None:
     """By settings and raw files; None of a data set that has none, which is known by what it makes."""
-    from ..data.pyg import raw_files
-
-    files = raw_files(source)
+    files = files_beside(source)
     if not files:
         return None
     digest = hashlib.blake2b(digest_size=16)

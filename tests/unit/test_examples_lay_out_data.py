@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torch_geometric.data import Dataset
-from torch_geometric.datasets import DBLP, IMDB, HGBDataset, Planetoid
+from torch_geometric.datasets import DBLP, IMDB, HGBDataset, Planetoid, TUDataset
 
 from examples.lay_out_data import AIFB_FILES, CORA_FILES, DBLP_FILES, HGB_FILES, IMDB_FILES, lay_out
 
@@ -35,8 +35,18 @@ def test_files_land_where_pyg_looks(tmp_path: Path) -> None:
         for name in names:
             (source / folder / name).write_text(name)
 
+    tu = ("A", "graph_indicator", "graph_labels", "node_labels")
+    with zipfile.ZipFile(source / "MUTAG.zip", "w") as archive:
+        for part in (*tu, "README"):
+            archive.writestr(f"MUTAG/MUTAG_{part}.txt", part)
+    with zipfile.ZipFile(source / "ENZYMES.zip", "w") as archive:
+        archive.writestr("ENZYMES/ENZYMES_A.txt", "one of three")
+
     found = lay_out(source, target)
-    assert [name for name, folder in found.items() if folder is None] == ["hgb DBLP", "hgb IMDB"]
+    missing = ["hgb DBLP", "hgb IMDB", "tu PROTEINS", "tu ENZYMES"]
+    assert [name for name, folder in found.items() if folder is None] == missing
+    raw = target / "tu" / "MUTAG" / "raw"
+    assert {path.name: path.read_text() for path in raw.iterdir()} == {f"MUTAG_{part}.txt": part for part in tu}
     hgb = raw_paths(HGBDataset, root=str(target / "hgb"), name="acm")
     assert [path.read_text() for path in hgb] == [f"hgb {path.name}" for path in hgb]
     for path in raw_paths(DBLP, root=str(target / "dblp")):
@@ -56,6 +66,12 @@ def test_half_a_data_set_is_not_laid_out(tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / DBLP_FILES[0]).write_text("one of seven")
     assert not any(lay_out(tmp_path / "downloads", tmp_path / "data").values())
+
+
+def test_the_real_enzymes_open_without_downloading(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
+    lay_out(real_data("tu-ENZYMES"), tmp_path)
+    found = TUDataset(str(tmp_path / "tu"), "ENZYMES", use_node_attr=True)
+    assert (len(found), found.num_classes, found.num_node_features) == (600, 6, 21)
 
 
 def test_the_real_cora_opens_without_downloading(tmp_path: Path, real_data: Callable[[str], Path]) -> None:

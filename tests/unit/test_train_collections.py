@@ -1,0 +1,140 @@
+"""The collection of an experiment: made once, found again by what it is made from, and never taken half made."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrain.collection.graphs import Graphs
+from disttrain.config import Experiment, ExperimentError
+from disttrain.train.collections import collection_plan, prepare_collection
+from disttrain.world import World
+
+
+def raw_files(root: Path, labels: str = "1\n-1\n1\n-1\n") -> None:
+    """Four graphs of two nodes and two edges each, as TUDataset has them."""
+    raw = root / "SMALL" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    edges = [(2 * g + a, 2 * g + b) for g in range(4) for a, b in ((1, 2), (2, 1))]
+    texts = {
+        "A": "".join(f"{a}, {b}\n" for a, b in edges),
+        "graph_indicator": "".join(f"{g}\n{g}\n" for g in range(1, 5)),
+        "graph_labels": labels,
+        "node_labels": "0\n1\n" * 4,
+    }
+    for name, text in texts.items():
+        (raw / f"SMALL_{name}.txt").write_text(text)
+
+
+def experiment(root: Path, **data: Any) -> Experiment:
+    split = {"by": "stratified", "train": 0.5, "val": 0, "test": 0.5}
+    source = {"source": "pyg", "dataset": "TUDataset", "root": str(root), "args": {"name": "SMALL"}, "split": split}
+    return Experiment.model_validate(
+        {"data": {**source, **data}, "task": {"kind": "graph_classification"}, "model": {"kind": "gin"}}
+    )
+
+
+def opened(root: Path, **data: Any) -> Graphs:
+    with World.start(device="cpu", timeout=30) as world:
+        return prepare_collection(experiment(root, **data), world)
+
+
+def folders(root: Path) -> list[Path]:
+    return sorted((root / "collections").glob("[!.]*"))
+
+
+def test_it_is_made_once_and_then_needs_no_data_set(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    assert collection_plan(experiment(tmp_path))[0].startswith("collection: will be made in ")
+    first = opened(tmp_path)
+    assert len(first.collated) == 4 and first.masks["train_mask"].sum() == 2
+    shutil.rmtree(tmp_path / "SMALL" / "processed")
+    again = opened(tmp_path, split={"by": "folds", "folds": 2})
+    assert again.manifest["fingerprint"] == first.manifest["fingerprint"]
+    assert not (tmp_path / "SMALL" / "processed").exists(), "PyG's class was not asked"
+    assert len(folders(tmp_path)) == 1
+    assert collection_plan(experiment(tmp_path)) == [f"collection: is in {folders(tmp_path)[0]}"]
+
+
+def test_other_files_transforms_or_arguments_make_another(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    first = opened(tmp_path)
+    constant = opened(tmp_path, transforms=[{"Constant": {"value": 2.0}}])
+    assert constant.schema.nodes["node"].attributes["x"].shape == (3,)
+    assert first.schema.nodes["node"].attributes["x"].shape == (2,)
+    raw_files(tmp_path, labels="1\n1\n1\n-1\n")  # PyG would go on with what it has processed
+    changed = opened(tmp_path)
+    assert changed.node_attribute("graph", "y").tolist() == [1, 1, 1, 0]
+    assert len(folders(tmp_path)) == 3
+
+
+def test_what_a_killed_process_left_is_not_taken_for_whole(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    opened(tmp_path)
+    (whole,) = folders(tmp_path)
+    partial = whole.with_name(f"{whole.name}.partial-here-1")
+    whole.rename(partial)
+    (partial / "manifest.json").unlink()
+    (partial / ".lock").touch()
+    assert len(opened(tmp_path).collated) == 4
+    assert folders(tmp_path) == [whole], "and it is cleared away"
+
+
+def test_what_pyg_left_half_processed_is_processed_again(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    code = (
+        "import os, torch, sys; from pathlib import Path; from tests.unit.test_train_collections import opened\n"
+        "def half(data, path):\n"
+        "    Path(path).write_bytes(b'half'); os._exit(9)\n"
+        "import torch_geometric.io.fs as fs; fs.torch_save = half; opened(Path(sys.argv[1]))"
+    )
+    killed = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], timeout=300, check=False)
+    assert killed.returncode == 9
+    assert any(path.read_bytes() == b"half" for path in (tmp_path / "SMALL" / "processed").iterdir())
+    assert len(opened(tmp_path).collated) == 4
+    assert not list((tmp_path / "collections").glob(".processing*"))
+
+
+def test_damage_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    opened(tmp_path)
+    (whole,) = folders(tmp_path)
+    os.truncate(whole / "0000.npy", 8)
+    with pytest.raises(
+        ExperimentError, match="0000.npy has 8 bytes, .* remove the directory, and the next run makes it"
+    ):
+        opened(tmp_path)
+
+
+def test_two_at_once_make_it_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw_files(tmp_path)
+    (tmp_path / "collections").mkdir()
+    other = os.open(tmp_path / "collections" / ".lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    threading.Timer(1.0, os.close, [other]).start()
+    assert len(opened(tmp_path).collated) == 4
+    assert "another process is making a collection in" in capsys.readouterr().out
+
+
+def test_a_set_without_files_is_known_by_what_it_makes(tmp_path: Path) -> None:
+    """PyG's `FakeDataset` draws at random: each start has a collection of its own."""
+    source = {"dataset": "FakeDataset", "args": {"num_graphs": 6, "task": "graph", "avg_num_nodes": 5}}
+    first = opened(tmp_path, **source)
+    assert len(first.collated) == 6 and len(folders(tmp_path)) == 1
+    with pytest.raises(ExperimentError, match="Planetoid|is one graph"):
+        opened(tmp_path, dataset="FakeDataset", args={"num_graphs": 1})
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    raw_files(tmp_path / "data")
+    opened(tmp_path / "data", store=str(tmp_path / "mine"))
+    assert len(list((tmp_path / "mine").glob("TUDataset-*"))) == 1
+    assert not (tmp_path / "data" / "collections").exists()
