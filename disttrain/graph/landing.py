@@ -122,12 +122,13 @@ def _make(target: Path) -> tuple[Path, int]:
             if attempt == 100:
                 raise
             continue
-        if _try_lock(lock) and _is_at(lock, partial / LOCK):
+        if try_lock(lock) and _is_at(lock, partial / LOCK):
             return partial, lock
         os.close(lock)
 
 
-def _try_lock(lock: int) -> bool:
+def try_lock(lock: int) -> bool:
+    """Take the lock of an open file, which goes with its process; whether nobody else has it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

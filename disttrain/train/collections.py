@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +29,14 @@ from ..data.graphs import read_graphs
 from ..data.pyg import files_beside, is_outdated
 from ..data.split import MASKS, check_labels, has_label
 from ..graph.files import MANIFEST
+from ..graph.landing import try_lock
 from ..graph.schema import GRAPH
 from ..tasks.labels import label_place
 from ..world import World
 from .conflicts import refuse, world_conflicts
 
 _SECONDS_BETWEEN_TRIES = 0.2
+_SECONDS_BETWEEN_TOUCHES = 1.0
 
 
 class _Place(NamedTuple):
@@ -128,7 +130,7 @@ def collection_plan(experiment: Experiment) -> list[str]:
 
 def _make(experiment: Experiment) -> _Place:
     source, folder = experiment.data, _folder(experiment.data)
-    with _alone(folder):
+    with _alone(folder, experiment.train.timeout):
         place = _place_of_files(source) if isinstance(source, PygData) else None
         if place is not None and (Path(place.directory) / MANIFEST).exists():
             return place
@@ -190,9 +192,13 @@ def _origin(source: Any) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path, timeout: float) -> Iterator[None]:
     """One process of a machine at a time downloads, processes and writes here: PyG's classes do not see to that. The
-    lock goes with its process."""
+    lock goes with its process, which touches it each second: others wait for as long as they see that.
+
+    Raises:
+        ExperimentError: the folder cannot be made, or who holds the lock has been silent for `timeout` seconds.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
@@ -200,26 +206,39 @@ def _alone(folder: Path) -> Iterator[None]:
         raise ExperimentError(
             f"collection directory {folder} cannot be made: {error}; name another, data.store"
         ) from error
+    over = threading.Event()
+    beat = threading.Thread(target=_touch_until, args=(lock, over), name="beat for other jobs", daemon=True)
     try:
-        waited = False
-        while not _try_lock(lock):
-            if not waited:
-                _say(f"another process is making a collection in {folder}; waiting for it")
-            waited = True
-            time.sleep(_SECONDS_BETWEEN_TRIES)
+        _await(lock, folder, timeout)
+        beat.start()
         yield
     finally:
+        over.set()
+        if beat.ident is not None:
+            beat.join()
         os.close(lock)
 
 
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks
-    return True
+def _await(lock: int, folder: Path, timeout: float) -> None:
+    seen, heard = 0, 0.0
+    while not try_lock(lock):
+        touched = os.fstat(lock).st_mtime_ns
+        if not heard:
+            _say(f"another process is making a collection in {folder}; waiting for it")
+        if touched != seen or not heard:
+            seen, heard = touched, time.monotonic()
+        if time.monotonic() - heard > timeout:
+            raise ExperimentError(
+                f"another process holds {folder / '.lock'}, and has shown no sign of life for {timeout:g} s "
+                "(train.timeout): end it, or name another directory, data.store"
+            )
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def _touch_until(lock: int, over: threading.Event) -> None:
+    while not over.wait(_SECONDS_BETWEEN_TOUCHES):
+        with suppress(OSError):
+            os.utime(lock)
 
 
 def _say(text: str) -> None:

@@ -138,3 +138,18 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     opened(tmp_path / "data", store=str(tmp_path / "mine"))
     assert len(list((tmp_path / "mine").glob("TUDataset-*"))) == 1
     assert not (tmp_path / "data" / "collections").exists()
+
+
+def test_whoever_holds_the_lock_and_is_silent_is_not_waited_for(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    (tmp_path / "collections").mkdir()
+    with open(tmp_path / "collections" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        silent = experiment(tmp_path).model_dump(mode="json")
+        silent["train"]["timeout"] = 2
+        with (
+            World.start(device="cpu", timeout=30) as world,
+            pytest.raises(ExperimentError, match="has shown no sign of life for 2 s"),
+        ):
+            prepare_collection(Experiment.model_validate(silent), world)
+    assert len(opened(tmp_path).collated) == 4
