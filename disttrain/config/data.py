@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
-from .section import Bytes, DottedPath, Fraction, Names, Relation, RelationName, Section, Seed, TypeName
+from .section import Bytes, DottedPath, Fraction, Names, Relation, RelationName, Section, Seed, TypeName, as_list
+
+Transform = str | dict[str, dict[str, Any]]
+"""A name or dotted path, by itself or with arguments."""
+Transforms = tuple[Transform, ...]
+_OneOrMore = Transform | Transforms
 
 
 class SplitByMasks(Section):
@@ -104,9 +109,14 @@ class Data(Section):
 
     split: Split = SplitByMasks()
     """How the nodes of the task's type, or the graphs of a collection, are divided into train, validation and test."""
-    transforms: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    transforms: Transforms = ()
     """PyG transforms by name (`ToUndirected`), with arguments (`{AddMetaPaths: {...}}`), or by dotted path. Of a
-    collection each graph goes through them, once, before it is stored."""
+    collection each graph goes through them each time that it is used; one graph does once."""
+    pre_transforms: Transforms = ()
+    """The same, before these and once: each graph of a collection goes through them before it is stored."""
+    pre_filter: Annotated[Transforms, BeforeValidator(as_list, json_schema_input_type=_OneOrMore)] = ()
+    """Of a collection: function of your own by dotted path, with arguments as for `transforms`, or a list of them.
+    Graphs for which one is false are left out, before `pre_transforms`."""
     storage: Literal["memory", "mmap"] = "mmap"
     """Of a collection: each rank reads its arrays into memory, or all map the same files. Batches are the same."""
     store: str | None = None

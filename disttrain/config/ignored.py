@@ -54,7 +54,7 @@ def ignored_settings(experiment: Experiment) -> list[str]:
         if isinstance(model, CustomModel):
             idle(model, ("model",), "layers", f"{about}, nothing is drawn for them")
     else:
-        for key in ("storage", "store"):
+        for key in ("storage", "store", "pre_filter"):
             idle(experiment.data, ("data",), key, f"task.kind is {task.kind}, one graph is no collection")
     if isinstance(model, GinModel) and model.head_layers == 1:
         idle(model, ("model",), "head_dropout", "model.head_layers is 1, there is nothing between")

@@ -61,7 +61,7 @@ def _dotted(path: str) -> str:
     return path
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) or value is None else [value]
 
 
@@ -95,7 +95,7 @@ RelationName = Annotated[str, AfterValidator(_part_of_relation)]
 DottedPath = Annotated[str, AfterValidator(_dotted), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+"})]
 """`package.module:name` of something of the user's own."""
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_list, json_schema_input_type=str | tuple[str, ...])]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_list, json_schema_input_type=str | tuple[str, ...])]
 """A list of names; a single name may stand alone."""
 
 Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | str), Field(ge=0)]

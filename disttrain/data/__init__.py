@@ -115,15 +115,15 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
         ExperimentError: where the source, the label or the split cannot be what the experiment says.
     """
     from .split import split_nodes
-    from .transforms import apply_transforms
+    from .transforms import transform_once
 
     if isinstance(data, TablesData):
         from .tables import read_tables
 
         loaded = read_tables(data, task, scratch)
-        if not data.transforms:
+        if not data.transforms and not data.pre_transforms:
             return loaded
-        transformed = conform(apply_transforms(loaded.data, data.transforms), "data.transforms", scratch)
+        transformed = conform(transform_once(loaded.data, data), "data.transforms", scratch)
         for node_type, keys in loaded.keys.items():
             if node_type not in transformed.data.node_types or transformed.data[node_type].num_nodes != len(keys):
                 raise ExperimentError(
@@ -153,7 +153,7 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
         from .generated import generate
 
         graph, origin = generate(data), "data (generated)"
-    loaded = conform(apply_transforms(graph, data.transforms), origin, scratch)
+    loaded = conform(transform_once(graph, data), origin, scratch)
     others = split_nodes(
         loaded.data, target_node_type(loaded.data, task), task.label, data.split,
         numbers=isinstance(task, NodeRegression),

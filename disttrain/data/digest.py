@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -18,13 +18,17 @@ from .dotted import import_dotted
 # a change of how sources are read, that gives another graph from the same files, counts this up
 _READER = 2
 
+OF_RUNS = ("split", "transforms")
+"""Settings of a collection that decide what runs make of it, not what is stored."""
 NOT_DECIDING = ("root", "path", "trust", "memory_bytes", "storage", "store")
 """Settings of a source that do not decide the graph: where its files lie, and how they are read."""
 
 
 def add_settings(digest: hashlib.blake2b, data: DataSource, task: Task) -> None:
     """Hash the section, but for what does not decide the graph."""
-    settings = data.model_dump(mode="json", exclude=set(NOT_DECIDING))
+    settings = data.model_dump(mode="json", exclude={*NOT_DECIDING, "pre_filter"})
+    if not data.pre_transforms:
+        del settings["pre_transforms"]  # as it was before there were any
     text = json.dumps([_READER, settings, task.kind, task.node_type, task.label], sort_keys=True)
     digest.update(text.encode())
 
@@ -41,19 +45,27 @@ def add_files(digest: hashlib.blake2b, files: Iterable[str]) -> None:
             raise ExperimentError(f"data: there is no file {path}") from None
 
 
-def own_transforms(data: DataSource) -> list[str]:
-    """The transforms of the user's own, by dotted path."""
-    return [name for entry in data.transforms for name in ([entry] if isinstance(entry, str) else entry) if ":" in name]
+_STEPS = ("pre_filter", "pre_transforms", "transforms")
 
 
-def add_code(digest: hashlib.blake2b, data: DataSource) -> None:
-    """Hash the files of the modules that transforms of the user's own are in; not those that these import.
+def own_transforms(data: DataSource, but: Collection[str] = ()) -> list[str]:
+    """The filters and transforms of the user's own, by dotted path.
+
+    Args:
+        but: settings that do not count.
+    """
+    entries = [entry for setting in _STEPS if setting not in but for entry in getattr(data, setting)]
+    return [name for entry in entries for name in ([entry] if isinstance(entry, str) else entry) if ":" in name]
+
+
+def add_code(digest: hashlib.blake2b, data: DataSource, but: Collection[str] = ()) -> None:
+    """Hash the files of the modules that `own_transforms` are in; not those that these import.
 
     Raises:
         ExperimentError: if there is no such transform.
     """
-    for name in own_transforms(data):
-        found = import_dotted(name, f"data.transforms {name}")
+    for name in own_transforms(data, but):
+        found = import_dotted(name, f"data: {name}")
         file = getattr(sys.modules.get(getattr(found, "__module__", "")), "__file__", None)
         if file is not None:
             add_files(digest, [file])

@@ -11,16 +11,17 @@ from torch_geometric.data.separate import separate
 
 from ..config import DataSource, ExperimentError, PygData, PythonData
 from .python import call_function
-from .transforms import apply_transforms
+from .transforms import Filters, Transforms
 
 
 def read_graphs(data: DataSource, anew: bool = False) -> Iterator[Any]:
-    """The graphs of a collection, one after the other; each has been through `data.transforms`.
+    """The graphs of a collection that pass `data.pre_filter`, one after the other; each has been through
+    `data.pre_transforms`.
 
     A data set is downloaded and processed where needed. None of the graphs is kept.
 
     Args:
-        anew: a data set of PyG is processed again, whatever lies in its folder.
+        anew: a data set is processed again, whatever lies in its folder.
 
     Raises:
         ExperimentError: the source has no collection, or cannot be what the experiment says.
@@ -30,7 +31,7 @@ def read_graphs(data: DataSource, anew: bool = False) -> Iterator[Any]:
 
         found, origin = read_pyg_set(data, anew), f"data.dataset {data.dataset}"
     elif isinstance(data, PythonData):
-        found, origin = call_function(data), f"data.function {data.function}"
+        found, origin = call_function(data, anew), f"data.function {data.function}"
     else:
         raise ExperimentError(f"data.source: {data.source} gives one graph; a collection comes from pyg or python")
     if isinstance(found, (Data, HeteroData)) or not isinstance(found, (Iterable, torch_geometric.data.Dataset)):
@@ -38,13 +39,17 @@ def read_graphs(data: DataSource, anew: bool = False) -> Iterator[Any]:
             f"{origin}: expected a collection of graphs, a list or iterator of Data or HeteroData or a data set of "
             f"PyG; got a {type(found).__name__}"
         )
-    return _transformed(one_by_one(found), data)
+    return _prepared(one_by_one(found), data)
 
 
-def _transformed(graphs: Iterator[Any], data: DataSource) -> Iterator[Any]:
-    for graph in graphs:
+def _prepared(graphs: Iterator[Any], data: DataSource) -> Iterator[Any]:
+    passes, transform = Filters(data.pre_filter), Transforms(data.pre_transforms, "data.pre_transforms")
+    for number, graph in enumerate(graphs):
         # What is no graph is refused by its number where it is put together with the others.
-        yield apply_transforms(graph, data.transforms) if isinstance(graph, (Data, HeteroData)) else graph
+        if not isinstance(graph, (Data, HeteroData)):
+            yield graph
+        elif passes(graph):
+            yield transform(graph, seed=number)
 
 
 def one_by_one(found: Any) -> Iterator[Any]:

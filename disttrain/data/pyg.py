@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 from typing import Any
 
+import torch
 import torch_geometric.datasets
 from torch_geometric.data import Dataset
+from torch_geometric.data.dataset import _repr
 from torch_geometric.io import fs
 
 from ..config import ExperimentError, PygData
@@ -19,8 +22,8 @@ from .nearest import nearest
 _OURS = {
     "root": "data.root",
     "transform": "data.transforms",
-    "pre_transform": "data.transforms",
-    "pre_filter": "data.transforms",
+    "pre_transform": "data.pre_transforms",
+    "pre_filter": "data.pre_filter",
 }
 
 
@@ -57,17 +60,42 @@ def read_pyg_set(data: PygData, anew: bool = False) -> Dataset:
     Raises:
         ExperimentError: as `read_pyg`; or it is one graph.
     """
-    dataset_class = _dataset_class(data)
-    can = "force_reload" in inspect.signature(dataset_class).parameters
-    if anew and can:
-        data = data.model_copy(update={"args": {**data.args, "force_reload": True}})
-    dataset = _construct(dataset_class, data)
+    dataset = _construct(processing(_dataset_class(data), anew), data)
     if len(dataset) == 1:
         raise ExperimentError(
             f"data.dataset: {data.dataset} is one graph, and task.kind is about the graphs of a collection; choose "
             "task.kind node_classification or node_regression, or a data set of several graphs"
         )
     return dataset
+
+
+def processing(dataset_class: type[Dataset], anew: bool) -> type[Dataset]:
+    """The class, which processes again what was stored after other filters or transforms than its own (PyG only warns).
+
+    Args:
+        anew: process again whatever lies there.
+    """
+
+    def process(dataset: Dataset) -> None:
+        dataset.force_reload = dataset.force_reload or anew or _is_of_others(dataset)
+        dataset_class._process(dataset)
+
+    return type(dataset_class.__name__, (dataset_class,), {"_process": process, "__module__": dataset_class.__module__})
+
+
+def _is_of_others(dataset: Dataset) -> bool:
+    for name in ("pre_transform", "pre_filter"):
+        path = os.path.join(dataset.processed_dir, f"{name}.pt")
+        if not os.path.exists(path):
+            continue
+        try:
+            same = torch.load(path, weights_only=True) == _repr(getattr(dataset, name))
+        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+            same = False
+        if not same:
+            print(f"[collection] {dataset.processed_dir} was made with another {name}; processing anew", flush=True)
+            return True
+    return False
 
 
 def is_there(data: PygData) -> bool:

@@ -9,10 +9,13 @@ from .arguments import check_arguments
 from .dotted import import_dotted
 
 
-def call_function(data: PythonData) -> Any:
+def call_function(data: PythonData, anew: bool = False) -> Any:
     """Call `data.function` with `data.args`.
 
     What it returns is checked by `conform`.
+
+    Args:
+        anew: if it is a class of data sets, have it process again what lies in its folder.
 
     Raises:
         ExperimentError: if it does not exist or does not take the arguments. What it raises itself propagates, with its
@@ -22,4 +25,11 @@ def call_function(data: PythonData) -> Any:
     if not callable(function):
         raise ExperimentError(f"data.function: {data.function} is a {type(function).__name__}, not a function")
     check_arguments(function, data.args, "data.args")
+    if isinstance(function, type):
+        from torch_geometric.data import Dataset
+
+        from .pyg import processing
+
+        if issubclass(function, Dataset):
+            function = processing(function, anew)
     return function(**data.args)

@@ -1,50 +1,118 @@
-"""PyG transforms by name, or the user's own by dotted path."""
+"""PyG transforms by name, or the user's own by dotted path; and filters of the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch_geometric.transforms
 from torch_geometric.data import Data, HeteroData
 
-from ..config import ExperimentError
+from ..config import DataSource, ExperimentError
 from .arguments import check_arguments
 from .dotted import import_dotted
 from .nearest import nearest
 
 Graph = Data | HeteroData
+Entries = Sequence[str | dict[str, dict[str, Any]]]
 
 
-def apply_transforms(graph: Any, transforms: Sequence[str | dict[str, dict[str, Any]]]) -> Any:
-    """Apply the transforms of `data.transforms` in order.
-
-    Those that draw at random do so under a fixed seed. Classes are constructed with their arguments; a function
-    that a dotted path names is called with the graph and its arguments.
+def transform_once(graph: Any, data: DataSource) -> Any:
+    """The one graph of a source after `data.pre_transforms` and `data.transforms`.
 
     Raises:
-        ExperimentError: if a transform does not exist, does not take its arguments, or returns no graph.
+        ExperimentError: as `Transforms`.
     """
-    if not transforms:
+    return Transforms(data.transforms)(Transforms(data.pre_transforms, "data.pre_transforms")(graph))
+
+
+class Transforms:
+    """Transforms that a setting names, in order. Classes are constructed with their arguments, once; a function that a
+    dotted path names is called with the graph and its arguments.
+
+    Raises:
+        ExperimentError: a transform does not exist, or does not take its arguments.
+    """
+
+    def __init__(self, entries: Entries, setting: str = "data.transforms") -> None:
+        self._steps = [(where, _build(name, args, where)) for name, args, where in _named(entries, setting)]
+
+    def __call__(self, graph: Any, seed: int = 0) -> Any:
+        """Args:
+            seed: those that draw at random do so under it.
+
+        Raises:
+            ExperimentError: a transform returns no graph.
+        """
+        if not self._steps:
+            return graph
+        with drawing_under(seed):
+            for where, transform in self._steps:
+                try:
+                    graph = transform(graph)
+                except Exception as error:
+                    raise RuntimeError(f"{where} failed on this graph: {type(error).__name__}: {error}") from error
+                if not isinstance(graph, (Data, HeteroData)):
+                    raise ExperimentError(f"{where}: expected a Data or HeteroData back, got {type(graph).__name__}")
         return graph
-    steps = [(where, transform) for i, entry in enumerate(transforms) for where, transform in _parse(entry, i)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for where, transform in steps:
+
+
+class Filters:
+    """Filters that a setting names; functions and classes as for `Transforms`, but all of the user's own.
+
+    Raises:
+        ExperimentError: a filter does not exist, or does not take its arguments.
+    """
+
+    def __init__(self, entries: Entries, setting: str = "data.pre_filter") -> None:
+        self._steps: list[tuple[str, Callable[[Any], Any]]] = []
+        for name, args, where in _named(entries, setting):
+            if ":" not in name:
+                raise ExperimentError(f"{where}: expected a function of your own, written package.module:name")
+            self._steps.append((where, _build(name, args, where)))
+
+    def __call__(self, graph: Any) -> bool:
+        """Whether a graph passes all of them.
+
+        Raises:
+            ExperimentError: a filter answers neither yes nor no.
+        """
+        for where, passes in self._steps:
             try:
-                graph = transform(graph)
+                answer = passes(graph)
             except Exception as error:
                 raise RuntimeError(f"{where} failed on this graph: {type(error).__name__}: {error}") from error
-            if not isinstance(graph, (Data, HeteroData)):
-                raise ExperimentError(f"{where}: expected a Data or HeteroData back, got {type(graph).__name__}")
-    return graph
+            if isinstance(answer, (Data, HeteroData)) or answer is None:
+                raise ExperimentError(f"{where}: expected true or false back, got {type(answer).__name__}")
+            if not answer:
+                return False
+        return True
 
 
-def _parse(entry: str | dict[str, dict[str, Any]], position: int) -> list[tuple[str, Callable[[Any], Any]]]:
-    where = f"data.transforms[{position}]"
-    pairs = {entry: {}} if isinstance(entry, str) else entry
-    return [(f"{where} {name}", _build(name, args or {}, f"{where} {name}")) for name, args in pairs.items()]
+@contextmanager
+def drawing_under(seed: int) -> Iterator[None]:
+    """The generators of Python, NumPy and torch (CPU) begin from this seed; afterwards they are as before."""
+    python, arrays, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        torch.default_generator.manual_seed(seed)
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)  # noqa: NPY002
+        torch.set_rng_state(tensors)
+
+
+def _named(entries: Entries, setting: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Name, arguments, and what messages call it."""
+    for position, entry in enumerate(entries):
+        for name, args in ({entry: {}} if isinstance(entry, str) else entry).items():
+            yield name, args or {}, f"{setting}[{position}] {name}"
 
 
 def _build(name: str, args: dict[str, Any], where: str) -> Callable[[Any], Any]:

@@ -50,7 +50,7 @@ class Gin(nn.Module):
         if is_featureless(schema.nodes[self.node_type]):
             raise ExperimentError(
                 "model.kind: gin needs features of the nodes, and these graphs have no `x`; add some with "
-                "data.transforms: [Constant], or [{OneHotDegree: {max_degree: 50}}]"
+                "data.pre_transforms: [Constant], or [{OneHotDegree: {max_degree: 50}}]"
             )
         self.inputs = Inputs(settings.inputs, schema, [self.node_type], settings.hidden, statistics)
         self.convs, self.updates = nn.ModuleList(), nn.ModuleList()

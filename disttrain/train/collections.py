@@ -23,7 +23,7 @@ from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError, GraphRegression, PygData, SplitByFiles, SplitByFolds
 from ..config import SplitByRatio as ByRatio
 from ..config.counted import counted
-from ..data.digest import NOT_DECIDING, add_code, add_files
+from ..data.digest import NOT_DECIDING, OF_RUNS, add_code, add_files
 from ..data.folds import split_files, split_rows
 from ..data.graphs import read_graphs
 from ..data.pyg import files_beside, is_outdated
@@ -53,7 +53,7 @@ def prepare_collection(experiment: Experiment, world: World) -> Graphs:
         ExperimentError: on every rank: the data is refused, a directory is damaged, machines have different data.
         PeerError: a rank failed in making it, or fell silent.
     """
-    world.together(lambda: refuse(world_conflicts(experiment, world)), "comparing experiment and world")
+    world.together(lambda: refuse(_conflicts(experiment, world)), "comparing experiment and world")
     place = world.lead(lambda: _make(experiment), "making the collection", per_machine=True)
     places = world.gather(place.fingerprint, "comparing the collections")
     different = [rank for rank, fingerprint in enumerate(places) if fingerprint != places[0]]
@@ -73,6 +73,16 @@ def prepare_collection(experiment: Experiment, world: World) -> Graphs:
         return divided(graphs, experiment)
 
     return world.together(opened, "opening the collection")
+
+
+def _conflicts(experiment: Experiment, world: World) -> list[str]:
+    found = world_conflicts(experiment, world)
+    if experiment.data.transforms:
+        found.append(
+            "data.transforms: of a collection they are for each use of a graph, which there is not yet; write "
+            "data.pre_transforms, which are applied once, before it is stored"
+        )
+    return found
 
 
 def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
@@ -152,12 +162,11 @@ def _make(experiment: Experiment) -> _Place:
 def _processing(source: Any, folder: Path) -> Iterator[bool]:
     """Around what PyG processes; whether it has to be done anew, since what lies there is older than the raw files, or
     was left by a process that did not come to the end: PyG takes any file for a whole one."""
-    if not isinstance(source, PygData):
-        yield False
-        return
-    settings = json.dumps([source.dataset, os.path.abspath(source.root), source.args], sort_keys=True)
+    name = source.dataset if isinstance(source, PygData) else source.function
+    root = os.path.abspath(source.root) if isinstance(source, PygData) else ""
+    settings = json.dumps([name, root, source.args], sort_keys=True)
     mark = folder / f".processing-{hashlib.blake2b(settings.encode(), digest_size=6).hexdigest()}"
-    anew = mark.exists() or is_outdated(source)
+    anew = mark.exists() or (isinstance(source, PygData) and is_outdated(source))
     mark.touch()
     yield anew
     mark.unlink()
@@ -169,9 +178,9 @@ def _place_of_files(source: PygData) -> _Place | None:
     if not files:
         return None
     digest = hashlib.blake2b(digest_size=16)
-    settings = source.model_dump(mode="json", exclude={*NOT_DECIDING, "split"})
+    settings = source.model_dump(mode="json", exclude={*NOT_DECIDING, *OF_RUNS})
     digest.update(json.dumps([FORMAT, settings], sort_keys=True).encode())
-    add_code(digest, source)
+    add_code(digest, source, but=OF_RUNS)
     add_files(digest, files)
     return _place(source, digest.hexdigest())
 

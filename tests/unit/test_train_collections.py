@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_geometric.datasets import TUDataset
 
 from disttrain.collection.graphs import Graphs
 from disttrain.config import Experiment, ExperimentError
@@ -67,13 +69,58 @@ def test_it_is_made_once_and_then_needs_no_data_set(tmp_path: Path) -> None:
 def test_other_files_transforms_or_arguments_make_another(tmp_path: Path) -> None:
     raw_files(tmp_path)
     first = opened(tmp_path)
-    constant = opened(tmp_path, transforms=[{"Constant": {"value": 2.0}}])
+    constant = opened(tmp_path, pre_transforms=[{"Constant": {"value": 2.0}}])
     assert constant.schema.nodes["node"].attributes["x"].shape == (3,)
     assert first.schema.nodes["node"].attributes["x"].shape == (2,)
     raw_files(tmp_path, labels="1\n1\n1\n-1\n")  # PyG would go on with what it has processed
     changed = opened(tmp_path)
     assert changed.node_attribute("graph", "y").tolist() == [1, 1, 1, 0]
     assert len(folders(tmp_path)) == 3
+
+
+def test_filters_and_transforms_of_ones_own_are_known_by_what_they_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    settings: dict[str, Any] = {
+        "pre_filter": {"steps_of_mine:of_class": {"wanted": 1}}, "pre_transforms": ["steps_of_mine:scale"],
+        "split": {"by": "ratio", "train": 1, "val": 0, "test": 0},
+    }  # fmt: skip
+    labels, features = [], []
+    for factor in (2, 5):
+        code = (
+            "def of_class(graph, wanted):\n    return int(graph.y) == wanted\n"
+            f"def scale(graph):\n    graph.x = {factor} * graph.x\n    return graph\n"
+        )
+        Path("steps_of_mine.py").write_text(code)
+        sys.modules.pop("steps_of_mine", None)
+        importlib.invalidate_caches()
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        graphs = opened(tmp_path, **settings)
+        labels.append(graphs.node_attribute("graph", "y").tolist())
+        features.append(graphs.schema.nodes["node"].attributes["x"].high)
+    assert labels == [[1, 1], [1, 1]] and features == [2.0, 5.0]
+    with pytest.raises(ExperimentError, match=r"data.pre_filter\[0\] Constant: expected a function of your own"):
+        opened(tmp_path, pre_filter="Constant")
+    with pytest.raises(ExperimentError, match="expected true or false back, got Data"):
+        opened(tmp_path, pre_filter="steps_of_mine:scale")
+
+
+def test_what_another_program_has_filtered_before_it_stored_it_is_processed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw_files(tmp_path)
+    TUDataset(str(tmp_path), "SMALL", pre_filter=lambda graph: int(graph.y) == 1)
+    assert len(opened(tmp_path).collated) == 4
+    assert "was made with another pre_filter; processing anew" in capsys.readouterr().out
+
+
+def test_transforms_at_each_use_are_refused(tmp_path: Path) -> None:
+    raw_files(tmp_path)
+    with pytest.raises(ExperimentError, match="write data.pre_transforms"):
+        opened(tmp_path, transforms=["Constant"])
 
 
 def test_what_a_killed_process_left_is_not_taken_for_whole(tmp_path: Path) -> None:
