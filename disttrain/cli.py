@@ -130,7 +130,12 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which = "all, train, val, test, unlabelled, rest (in no split); several: val,test. Default: all"
     parser.add_argument("--split", metavar="NAMES", help=which)
-    parser.add_argument("--ids", metavar="FILE", help="the nodes to predict, by key: .parquet, .csv, or an id a line")
+    parser.add_argument("--ids", metavar="FILE", help="what to predict, by key: .parquet, .csv, or an id a line")
+    parser.add_argument(
+        "--key",
+        metavar="NAMES",
+        help="of a collection: attributes by which you know the graphs, as `name` or `smiles,idx`",
+    )
     parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best (the default), last, or step-N")
     parser.add_argument(
         "--method", choices=("sampled", "layerwise"), help="from drawn neighbours, or exactly; default: evaluate.method"
@@ -140,7 +145,7 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         "--embeddings",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="also the nodes' vectors; default: where the model has them",
+        help="also the vectors of nodes or graphs; default: where the model has them",
     )
     parser.add_argument("--logits", action="store_true", help="also what the model returned, in fp32")
     parser.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
@@ -153,6 +158,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         arguments.run_directory,
         split=arguments.split,
         ids=arguments.ids,
+        key=arguments.key,
         checkpoint=arguments.checkpoint,
         output=arguments.output,
         embeddings=arguments.embeddings,
@@ -234,7 +240,9 @@ COMMANDS: dict[str, Command] = {
         _inspect_arguments,
     ),
     "predict": Command(
-        "predict nodes with a trained model, into Parquet files under your own keys", _predict, _predict_arguments
+        "predict nodes or graphs with a trained model, into Parquet files under your own keys",
+        _predict,
+        _predict_arguments,
     ),
     "verify": Command(
         "check every file of a partition directory against its manifest",

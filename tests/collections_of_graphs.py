@@ -83,3 +83,23 @@ class Pairs(torch.nn.Module):
             torch.zeros(num_graphs, batch[t].x.size(1)).index_add(0, batch[t].batch, batch[t].x) for t in ("a", "b")
         ]
         return self.linear(torch.cat(sums, dim=1))
+
+
+def named(count: int = 40, several: bool = False, labels: bool = True) -> list[Data]:
+    """Rings and lines as above with a name, a mark (of several graphs the same), and a number of the user's own."""
+    graphs = rings(count)
+    for number, graph in enumerate(graphs):
+        graph.name, graph.mark, graph.idx = f"ring {number}", f"m{number % 5}", torch.tensor([1000 - number])
+        if several:
+            present = number % 7 != 0
+            both = [float(number % 2), float((graph.num_nodes or 0) > 5)] if present else [float("nan")] * 2
+            graph.y = torch.tensor([both])
+        if not labels:
+            delattr(graph, "y")
+    return graphs
+
+
+def five_classes() -> list[Data]:
+    graphs = rings()
+    graphs[3].y = 5  # pyright: ignore[reportAttributeAccessIssue]
+    return graphs

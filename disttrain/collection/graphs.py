@@ -36,14 +36,17 @@ class Graphs:
     manifest: dict[str, Any]
     """Of the collection, see `files.py`; `parts`, `method` and `fingerprint` as of partitions."""
     masks: dict[str, np.ndarray] = field(default_factory=dict)
-    """Name -> bool [num_graphs], attributes of the graphs beside those of the collection."""
+    """Name -> [num_graphs, ...], attributes of the graphs beside those of the collection: which split they are in."""
     machine: int = 0
     num_machines: int = 1
+    known: Schema | None = None
+    """Of the graphs that a model was trained on, where it shall predict these: its tensors are sized by the ranges of
+    those values."""
 
     @cached_property
     def schema(self) -> Schema:
         attributes = {name: self._attribute(key, name) for name, key in self._of_graphs.items()}
-        attributes |= {name: Attribute("bool") for name in self.masks}
+        attributes |= {name: Attribute(str(mask.dtype), mask.shape[1:]) for name, mask in self.masks.items()}
         nodes = {GRAPH: Nodes(self.collated.num_graphs, attributes)}
         edges: dict[EdgeType, Edges] = {}
         for node_type, (key, names) in self._of_nodes.items():
@@ -54,7 +57,20 @@ class Graphs:
             index = self._store(key).columns["edge_index"]
             assert isinstance(index, Ragged)
             edges[edge_type] = Edges(int(index.slices[-1]), {name: self._attribute(key, name) for name in names})
-        return Schema(nodes, edges)
+        found = Schema(nodes, edges)
+        return found if self.known is None else found.widened(self.known)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.manifest["fingerprint"]
+
+    def num_nodes(self, node_type: str) -> int:
+        return self.schema.nodes[node_type].count
+
+    def original_ids(self, node_type: str) -> np.ndarray:
+        """int64 [num_graphs]: graphs have the numbers that they have in the user's data."""
+        assert node_type == GRAPH
+        return np.arange(len(self.collated))
 
     @property
     def node_books(self) -> dict[str, PartitionBook]:

@@ -25,6 +25,7 @@ class GraphLoader:
     are of consecutive graphs, dealt out to the ranks; some may be empty.
 
     Args:
+        split: the attribute of the graphs that marks its members; or these themselves.
         sampling: batch sizes, workers, prefetch, shuffle.
         wants: what batches have to carry.
         training: shuffle, with `batch_size`; otherwise `eval_batch_size`, and the same batches each time.
@@ -37,7 +38,7 @@ class GraphLoader:
         self,
         world: World,
         graphs: Graphs,
-        split: str,
+        split: str | Seeds,
         *,
         sampling: Sampling,
         run_seed: int,
@@ -47,8 +48,10 @@ class GraphLoader:
         graphs.refuse_unknown(wants)
         self.world, self.graphs, self.sampling, self.run_seed = world, graphs, sampling, run_seed
         self.wants, self.training = wants, training
-        ids = np.flatnonzero(graphs.node_attribute(GRAPH, split))
-        self.seeds = Seeds(ids, ids)
+        if isinstance(split, str):
+            ids = np.flatnonzero(graphs.node_attribute(GRAPH, split))
+            split = Seeds(ids, ids)
+        self.seeds = split
         self.num_steps = len(self._shares(0))
 
     def _shares(self, epoch: int) -> Shares:

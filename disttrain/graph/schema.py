@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..config import EdgeType
@@ -52,6 +52,49 @@ class Schema:
     edges: dict[EdgeType, Edges]
     info: dict[str, Any] = field(default_factory=dict)
     """What the data source adds, e.g. `{"classes": {"flight": ["on time", "late"]}}`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Types and attributes, without `info`."""
+        entries = [[list(key) if isinstance(key, tuple) else key, asdict(entry)] for key, entry in self._all()]
+        return {"types": entries}
+
+    @staticmethod
+    def from_json(found: dict[str, Any]) -> Schema:
+        nodes: dict[str, Nodes] = {}
+        edges: dict[EdgeType, Edges] = {}
+        for key, entry in found["types"]:
+            attributes = {
+                name: Attribute(**{**attribute, "shape": tuple(attribute["shape"])})
+                for name, attribute in entry["attributes"].items()
+            }
+            if isinstance(key, str):
+                nodes[key] = Nodes(entry["count"], attributes)
+            else:
+                edges[(key[0], key[1], key[2])] = Edges(entry["count"], attributes)
+        return Schema(nodes, edges)
+
+    def widened(self, known: Schema) -> Schema:
+        """With values' ranges that hold those of another schema too, and missing values where that has some."""
+        theirs = dict(known._all())
+
+        def wide(owner: str | EdgeType, entry: Any) -> Any:
+            other = theirs[owner].attributes if owner in theirs else {}
+            attributes = {
+                name: _wide(attribute, other[name]) if name in other else attribute
+                for name, attribute in entry.attributes.items()
+            }
+            return replace(entry, attributes=attributes)
+
+        nodes = {name: wide(name, entry) for name, entry in self.nodes.items()}
+        return replace(self, nodes=nodes, edges={name: wide(name, entry) for name, entry in self.edges.items()})
+
+    def _all(self) -> list[tuple[Any, Any]]:
+        return [*self.nodes.items(), *self.edges.items()]
+
+
+def _wide(a: Attribute, b: Attribute) -> Attribute:
+    lows, highs = ([value for value in pair if value is not None] for pair in ((a.low, b.low), (a.high, b.high)))
+    return replace(a, low=min(lows, default=None), high=max(highs, default=None), missing=max(a.missing, b.missing))
 
 
 def _merged(a: Mapping[Any, tuple[str, ...]], b: Mapping[Any, tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:

@@ -1,4 +1,7 @@
-"""From a run to files: checkpoint -> graph -> model -> nodes -> scores -> Parquet, each node once over all ranks."""
+"""From a run to files: checkpoint -> graph -> model -> nodes -> scores -> Parquet, each node once over all ranks.
+
+Of a run about a collection of graphs, the graphs stand for the nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import Experiment, ExperimentError
+from ..collection.graphs import Graphs
+from ..config import Experiment, ExperimentError, GraphTask
 from ..config.file import plain
 from ..graph.graph import Graph
+from ..train.collections import prepare_collection
 from ..train.job import build, prepare_graph
 from ..train.layerwise import check_layered
-from ..train.partitions import refuse_collection
 from ..train.scores import Scores
+from ..train.trained_on import TrainedOn
 from ..world import World
+from .graph_keys import GraphKeys
 from .ids import rows_of_ids
-from .keys import NodeKeys
+from .keys import Keys, NodeKeys
 from .output import PartFile, clear, prepare, take, write_summary
 from .progress import Progress
 from .request import Request
@@ -35,7 +41,7 @@ _STEPS_BETWEEN_CHECKS = 8
 
 
 def predict(experiment: Experiment, request: Request, world: World) -> dict[str, Any]:
-    """Predict the nodes that are asked for; every rank calls it.
+    """Predict the nodes or graphs that are asked for; every rank calls it.
 
     Args:
         experiment: the run's, with the user's overrides.
@@ -47,7 +53,12 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         ExperimentError: on every rank: no whole checkpoint, weights that do not fit, ids that there are not, an output
             that is there already, a full disk. Nothing is left in the output folder then.
     """
-    refuse_collection(experiment)
+    about_graphs = isinstance(experiment.task, GraphTask)
+    if request.key and not about_graphs:
+        raise ExperimentError(
+            f"--key names attributes of the graphs of a collection, and task.kind is {experiment.task.kind}: nodes "
+            "come under the keys of their tables, or as rows; leave it out"
+        )
     started = time.perf_counter()
     with ExitStack() as stack:
 
@@ -58,18 +69,22 @@ def predict(experiment: Experiment, request: Request, world: World) -> dict[str,
         _on_each_machine(world, lambda: prepare(request.output, request.overwrite), "preparing the output")
         chosen = choose_checkpoint(world, request.run_directory, request.checkpoint)
         experiment = fit_to_world(experiment, chosen, world)
-        graph = prepare_graph(experiment, world)
+        graph: Any
+        if about_graphs:
+            graph = prepare_collection(experiment, world, TrainedOn.of(chosen.state))
+        else:
+            graph = prepare_graph(experiment, world)
         same_data = chosen.state["run"]["data"]["fingerprint"] == graph.fingerprint
         refuse_other_meaning(chosen.state["run"]["data"], graph)
         task, model = build(experiment, graph, world)
         task = task.as_trained(chosen.state["labels"])
         load_weights(model, chosen, world)
-        keys = world.together(lambda: NodeKeys.of(graph, task.node_type), "reading the keys")
-        rows = _rows(request, keys, graph, task, world)
+        keys = world.together(lambda: _keys(request, graph, task), "reading the keys")
+        rows = _rows(request, keys, world)
         groups = choices(graph, task, request.splits, rows)
         expected, checksum = _expected(groups, graph, task, world)
         if not sum(expected.values()):
-            raise ExperimentError(f'--split: there is no node of type "{task.node_type}" in {", ".join(groups)}')
+            raise ExperimentError(f"--split: there is no {keys.what} in {', '.join(groups)}")
         embeddings = callable(getattr(model, "embed", None)) if request.embeddings is None else request.embeddings
         if embeddings and not callable(getattr(model, "embed", None)):
             raise ExperimentError(
@@ -110,20 +125,22 @@ def _on_each_machine(world: World, work: Callable[[], None], what: str) -> None:
     world.together(lambda: work() if world.leads_machine else None, what)
 
 
-def _rows(request: Request, keys: NodeKeys, graph: Graph, task: Any, world: World) -> np.ndarray | None:
+def _keys(request: Request, graph: Graph | Graphs, task: Any) -> Keys:
+    return GraphKeys.of(graph, request.key) if isinstance(graph, Graphs) else NodeKeys.of(graph, task.node_type)
+
+
+def _rows(request: Request, keys: Keys, world: World) -> np.ndarray | None:
     if request.ids is None:
         return None
     path = request.ids
-    return world.lead(
-        lambda: rows_of_ids(path, keys, graph.num_nodes(task.node_type), task.node_type), "looking up the ids"
-    )
+    return world.lead(lambda: rows_of_ids(path, keys), "looking up the ids")
 
 
 def _describe(chosen: Chosen, request: Request) -> dict[str, Any]:
     return {"name": chosen.name, "asked_for": request.checkpoint, "step": chosen.step, "epoch": chosen.state["epoch"]}
 
 
-def _expected(groups: dict[str, Choice], graph: Graph, task: Any, world: World) -> tuple[dict[str, int], int]:
+def _expected(groups: dict[str, Choice], graph: Graph | Graphs, task: Any, world: World) -> tuple[dict[str, int], int]:
     """How many nodes each group has over all machines, and the checksum of all (see `Tally`)."""
     counts, checksum = dict.fromkeys(groups, 0), np.uint64(0)
     if world.leads_machine:
@@ -157,7 +174,7 @@ def _write(
     part = PartFile(request.output, world.rank, world.size)
     tally = Tally(task)
     try:
-        with closing(scores), Progress(world.is_lead, num_rows) as progress:
+        with closing(scores), Progress(world.is_lead, num_rows, maker.keys.what.split()[0]) as progress:
             for step, batch in enumerate(scores):
                 scored = maker.scored(batch)
                 part.add(maker.table(scored))

@@ -17,9 +17,9 @@ _SECONDS_BETWEEN_LINES = 20.0
 class Progress:
     """Silent where `shown` is false (all ranks but the first)."""
 
-    def __init__(self, shown: bool, num_rows: int) -> None:
+    def __init__(self, shown: bool, num_rows: int, what: str = "node") -> None:
         self._console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
-        self._shown, self._num_rows = shown, num_rows
+        self._shown, self._num_rows, self._what = shown, num_rows, what
         self._bar: progress.Progress | None = None
         self._last_line = time.monotonic()
 
@@ -44,9 +44,9 @@ class Progress:
             self._bar.stop()
 
     def steps(self, rows: int) -> None:
-        """So many nodes are done."""
+        """So many are done."""
         if self._bar is not None:
             self._bar.update(self._task, completed=rows)
         elif self._shown and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            self._console.print(f"predicted {rows:,} of {counted(self._num_rows, 'node')}", markup=False)
+            self._console.print(f"predicted {rows:,} of {counted(self._num_rows, self._what)}", markup=False)

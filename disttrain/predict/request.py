@@ -20,6 +20,8 @@ class Request:
     """Groups of nodes, see `selection.parse_splits`."""
     ids: Path | None = None
     """A file of ids, instead of splits."""
+    key: tuple[str, ...] = ()
+    """Attributes of the graphs of a collection, by which the user knows them."""
     checkpoint: str = "best"
     """best, last, or step-N."""
     embeddings: bool | None = None
@@ -33,6 +35,7 @@ class Request:
         *,
         split: str | None,
         ids: str | None,
+        key: str | None = None,
         checkpoint: str,
         output: str | None,
         embeddings: bool | None,
@@ -45,17 +48,27 @@ class Request:
             ExperimentError: two ways to say which nodes, or words that mean nothing.
         """
         if split is not None and ids is not None:
-            raise ExperimentError("--split and --ids both say which nodes to predict; give one of them")
-        for option, word in (("RUN_DIR", run_directory), ("--split", split), ("--ids", ids), ("--output", output)):
+            raise ExperimentError("--split and --ids both say what to predict; give one of them")
+        for option, word in (
+            ("RUN_DIR", run_directory),
+            ("--split", split),
+            ("--ids", ids),
+            ("--key", key),
+            ("--output", output),
+        ):
             if word == "":
                 raise ExperimentError(f"{option} is empty; was it an unset variable of the shell?")
         if not re.fullmatch(r"best|last|step-\d+", checkpoint):
             raise ExperimentError(f"--checkpoint: expected best, last or step-N, got {checkpoint!r}")
+        names = tuple(dict.fromkeys(name.strip() for name in key.split(","))) if key is not None else ()
+        if not all(names):
+            raise ExperimentError(f"--key: expected an attribute, or several with commas between, got {key!r}")
         return Request(
             run_directory=Path(run_directory),
             output=Path(output) if output is not None else Path(run_directory) / "predictions",
             splits=parse_splits("all" if split is None else split),
             ids=Path(ids) if ids is not None else None,
+            key=names,
             checkpoint=checkpoint,
             embeddings=embeddings,
             logits=logits,

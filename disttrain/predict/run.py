@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..collection.graphs import Graphs
 from ..config import Experiment, ExperimentError, Launch
 from ..graph.graph import Graph
 from ..train.checkpoint import CheckpointDirectory, TornCheckpoint, named_checkpoint, newest_checkpoint, share_tensors
@@ -90,7 +91,7 @@ def fit_to_world(experiment: Experiment, chosen: Chosen, world: World) -> Experi
     return experiment.model_copy(update=changes)
 
 
-def refuse_other_meaning(trained_on: dict[str, Any], graph: Graph) -> None:
+def refuse_other_meaning(trained_on: dict[str, Any], graph: Graph | Graphs) -> None:
     """Refuse data whose numbers stand for something else than those of the training did.
 
     Raises:

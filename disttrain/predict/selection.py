@@ -1,4 +1,4 @@
-"""Which nodes are predicted: splits, those without a label, or a list; in groups whose batches are their own."""
+"""What is predicted: splits, nodes or graphs without a label, or a list; in groups whose batches are their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..collection.graphs import Graphs
 from ..config import ExperimentError
 from ..config.check import nearest
 from ..graph.graph import Graph
@@ -35,7 +36,7 @@ Choice = Callable[[int, int], np.ndarray]
 """(low, high), the machine's own range of nodes, -> int [num_chosen], which of it, counted from `low`."""
 
 
-def choices(graph: Graph, task: Any, splits: tuple[str, ...], rows: np.ndarray | None) -> dict[str, Choice]:
+def choices(graph: Graph | Graphs, task: Any, splits: tuple[str, ...], rows: np.ndarray | None) -> dict[str, Choice]:
     """The nodes to predict, by group; no node is in two.
 
     Args:

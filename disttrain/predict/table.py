@@ -10,16 +10,17 @@ from rich.console import Console
 from rich.table import Table
 
 from ..config.counted import counted
+from ..graph.schema import GRAPH
 
 
 def show_predictions(summary: dict[str, Any], directory: Path) -> None:
-    """Print how many nodes of each split were predicted, and how well."""
+    """Print how many nodes or graphs of each split were predicted, and how well."""
     console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
     checkpoint, run = summary["checkpoint"], summary["run"]
     names = list(dict.fromkeys(name for values in summary["metrics"].values() for name in values))
     table = Table(title=f"{run['name']}, step {checkpoint['step']}: {summary['node_type']}", title_justify="left")
     table.add_column("split")
-    for column in ("nodes", "labelled", *names):
+    for column in ("graphs" if summary["node_type"] == GRAPH else "nodes", "labelled", *names):
         table.add_column(column, justify="right")
     for split, count in summary["splits"].items():
         values = summary["metrics"].get(split, {})

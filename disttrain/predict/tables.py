@@ -9,10 +9,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from ..collection.graphs import Graphs
 from ..graph.graph import Graph
 from ..tasks.columns import rows_of
 from ..train.scores import Scores
-from .keys import NodeKeys
+from .keys import Keys
 from .selection import SPLITS
 
 
@@ -34,7 +35,7 @@ class Scored(NamedTuple):
 class TableMaker:
     """Makes tables of one schema, whatever the batch holds."""
 
-    def __init__(self, graph: Graph, task: Any, keys: NodeKeys, *, logits: bool) -> None:
+    def __init__(self, graph: Graph | Graphs, task: Any, keys: Keys, *, logits: bool) -> None:
         """Args:
         logits: add a column of what the model returned, from which probabilities are computed.
         """

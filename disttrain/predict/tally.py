@@ -14,6 +14,9 @@ from ..world import World
 from .selection import SPLITS
 from .tables import Scored
 
+NONE = "none"
+"""What stands for no split."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -23,7 +26,7 @@ class Found:
     checksum: int
     """Of the rows of the user's data that were written, in any order."""
     splits: dict[str, dict[str, int]]
-    """Split (`none`: in none) -> `rows`, and how many of them are `labelled`."""
+    """Split (`none`: in no split) -> `rows`, and how many of them are `labelled`."""
     metrics: dict[str, dict[str, float]]
     """Split -> metric -> value, over its labelled rows that were predicted; and `loss`, their mean."""
 
@@ -35,8 +38,8 @@ class Tally:
         self.task = task
         self.checksum = np.uint64(0)
         self.counts = torch.zeros(len(SPLITS) + 1, 2, dtype=torch.int64)
-        self.metrics = [task.metrics() for _ in SPLITS]
-        self.loss = torch.zeros(len(SPLITS), 2, dtype=torch.float64)
+        self.metrics = [task.metrics() for _ in (*SPLITS, NONE)]
+        self.loss = torch.zeros(len(SPLITS) + 1, 2, dtype=torch.float64)
 
     def add(self, scored: Scored) -> None:
         self.checksum ^= self.checksum_of(scored.rows)
@@ -44,7 +47,7 @@ class Tally:
             here = scored.split == number
             labelled = torch.from_numpy(np.flatnonzero(here & scored.present))
             self.counts[number] += torch.tensor([int(here.sum()), len(labelled)])
-            if number >= 0 and len(labelled):
+            if len(labelled):
                 logits, batch = scored.logits[labelled], HeteroData()
                 batch[self.task.node_type][self.task.label] = scored.labels[labelled]
                 batch[self.task.node_type].batch_size = len(labelled)
@@ -70,13 +73,13 @@ class Tally:
         loss = world.sum(self.loss, "counting the predictions")
         checksums = world.gather(int(self.checksum), "counting the predictions")
         metrics: dict[str, dict[str, float]] = {}
-        for number, name in enumerate(SPLITS):
+        names = (*SPLITS, NONE)
+        for number, name in enumerate(names):
             scores = merged_scores(self.metrics[number], self.task, world)
             if counts[number, 1]:
                 total, weight = loss[number].tolist()
                 values = {metric: score.value for metric, score in scores.items()}
                 metrics[name] = {**values, "loss": total / weight if weight else 0.0}
-        names = (*SPLITS, "none")
         return Found(
             rows=int(counts[:, 0].sum()),
             checksum=int(np.bitwise_xor.reduce(np.array(checksums, np.uint64))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def split_seeds(world: World, graph: Graph, node_type: str, mask: str, time: str
 
 def gather_seeds(
     world: World,
-    graph: Graph,
+    graph: Any,
     node_type: str,
     chosen: Callable[[int, int], np.ndarray],
     what: str,
@@ -53,6 +54,7 @@ def gather_seeds(
     """Nodes of a type: each machine chooses among its own, then all are gathered. Every rank calls it.
 
     Args:
+        graph: partitioned, or a collection, whose graphs are a type of nodes.
         chosen: (low, high), the machine's own range, -> int [num_chosen], which of it, counted from `low`.
         time: the attribute that holds their times, where these matter.
 

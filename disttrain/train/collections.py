@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from ..graph.schema import GRAPH
 from ..tasks.labels import label_place
 from ..world import World
 from .conflicts import refuse, world_conflicts
+from .trained_on import TrainedOn, labelled_for
 
 _SECONDS_BETWEEN_TRIES = 0.2
 _SECONDS_BETWEEN_TOUCHES = 1.0
@@ -46,8 +48,11 @@ class _Place(NamedTuple):
     fingerprint: str
 
 
-def prepare_collection(experiment: Experiment, world: World) -> Graphs:
+def prepare_collection(experiment: Experiment, world: World, trained_on: TrainedOn | None = None) -> Graphs:
     """Open the collection on every rank; the first rank of each machine makes it where that has not been done.
+
+    Args:
+        trained_on: what the model has learnt from that shall predict these graphs.
 
     Raises:
         ExperimentError: on every rank: the data is refused, a directory is damaged, machines have different data.
@@ -70,7 +75,7 @@ def prepare_collection(experiment: Experiment, world: World) -> Graphs:
         collated = open_collection(directory, manifest, mapped=experiment.data.storage == "mmap")
         whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _with_split(experiment, place.fingerprint)}
         graphs = Graphs(collated, whole, machine=world.machine, num_machines=world.num_machines)
-        return divided(graphs, experiment)
+        return divided(graphs, experiment) if trained_on is None else to_predict(graphs, experiment, trained_on)
 
     return world.together(opened, "opening the collection")
 
@@ -110,6 +115,23 @@ def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
             "at the split and the label"
         )
     return Graphs(graphs.collated, graphs.manifest, masks, graphs.machine, graphs.num_machines)
+
+
+def to_predict(graphs: Graphs, experiment: Experiment, trained_on: TrainedOn) -> Graphs:
+    """The collection with the splits of the training where it is the same one. Graphs that were not there are in no
+    split, unless files list them, and need no label.
+
+    Raises:
+        ExperimentError: they are not what the model has been trained on.
+    """
+    same = graphs.fingerprint == trained_on.fingerprint
+    if trained_on.schema is None or same:
+        return replace(divided(graphs, experiment), known=trained_on.schema)
+    graphs = labelled_for(graphs, experiment.task, trained_on.schema)
+    split, labels = experiment.data.split, np.asarray(graphs.node_attribute(GRAPH, experiment.task.label))
+    nothing = np.zeros(len(labels), bool)
+    by_files = split_rows(_flat(labels), ~nothing, split) if isinstance(split, SplitByFiles) else (nothing,) * 3
+    return replace(graphs, masks={**graphs.masks, **dict(zip(MASKS, by_files))})
 
 
 def build_graph_loaders(

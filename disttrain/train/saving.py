@@ -28,6 +28,7 @@ class SavedRun:
     Args:
         identity: of `run_identity`; only checkpoints of the same run are gone on from.
         labels: of `Task.describe`, without which the model's output means nothing.
+        schema: of the data, by which the model's tensors are sized; None: it is found again from the same data.
         position, model, optimizer, precision: what is saved, and put back in place.
     """
 
@@ -37,12 +38,14 @@ class SavedRun:
         world: World,
         identity: dict[str, Any],
         labels: dict[str, Any],
+        schema: dict[str, Any] | None,
         position: Position,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         precision: Precision,
     ) -> None:
         self._experiment, self._world, self._identity, self._labels = experiment, world, identity, labels
+        self._schema = schema
         self._position, self._model, self._optimizer, self._precision = position, model, optimizer, precision
         self.directory = Path(experiment.directory)
         self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
@@ -133,6 +136,7 @@ class SavedRun:
                 "metrics_length": self._report.durable_length(),
                 "run": self._identity,
                 "labels": self._labels,
+                "schema": self._schema,
             },
         )
         keep = self._experiment.train.checkpoint.keep

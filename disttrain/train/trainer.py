@@ -36,6 +36,7 @@ from .saving import SavedRun
 from .schedule import learning_rate_factor
 from .stop import Interrupted, StopRequest
 from .summary import run_summary
+from .trained_on import described_schema
 from .transfer import Transfer
 
 logger = logging.getLogger(__name__)
@@ -95,8 +96,9 @@ class Trainer:
         )
         identity = run_identity(experiment, world, graph.manifest, model)
         self.saved = SavedRun(
-            experiment, world, identity, task.describe(), self.position, self.model, self.optimizer, self.precision
-        )
+            experiment, world, identity, task.describe(), described_schema(graph), self.position, self.model,
+            self.optimizer, self.precision,
+        )  # fmt: skip
         self.stop_request = StopRequest()
         self.steps_here, self.seeds_here = 0, 0
         self.losses = StepLosses()

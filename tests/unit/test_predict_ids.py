@@ -13,14 +13,14 @@ from disttrain.config import ExperimentError
 from disttrain.predict.ids import rows_of_ids
 from disttrain.predict.keys import NodeKeys
 
-ROWS = NodeKeys(("id",), None)
+ROWS = NodeKeys(("id",), None, node_type="user", num_nodes=7)
 NAMES = ("007", "7", " 7", "a,b", 'say "hi"', "ü\u2028ü", "x\x85y")
 
 
 @pytest.fixture
 def names(tmp_path: Path) -> NodeKeys:
     pq.write_table(pa.table({"key": NAMES}), tmp_path / "keys.parquet")
-    return NodeKeys(("name",), tmp_path / "keys.parquet")
+    return NodeKeys(("name",), tmp_path / "keys.parquet", node_type="user")
 
 
 def ids_file(tmp_path: Path, given: Any) -> Path:
@@ -37,7 +37,7 @@ def ids_file(tmp_path: Path, given: Any) -> Path:
 
 
 def rows_of(tmp_path: Path, keys: NodeKeys, given: Any) -> list[int]:
-    return rows_of_ids(ids_file(tmp_path, given), keys, len(NAMES), "user").tolist()
+    return rows_of_ids(ids_file(tmp_path, given), keys).tolist()
 
 
 @pytest.mark.parametrize(
