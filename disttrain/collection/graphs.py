@@ -20,7 +20,7 @@ from ..data.nearest import nearest
 from ..graph.book import PartitionBook, first_part
 from ..graph.schema import GRAPH, Attribute, Edges, Nodes, Schema, Wants
 from .collated import Collated, Key, Store
-from .columns import Column, Numbers
+from .columns import Column, Numbers, Sparse
 from .files import read_summary
 from .ragged import Ragged, numbered, offsets_of
 
@@ -42,6 +42,8 @@ class Graphs:
     known: Schema | None = None
     """Of the graphs that a model was trained on, where it shall predict these: its tensors are sized by the ranges of
     those values."""
+    sharded: bool = False
+    """Each machine has batches of its own graphs only, those of its range in `node_books`."""
 
     @cached_property
     def schema(self) -> Schema:
@@ -77,6 +79,22 @@ class Graphs:
         """Which machine looks after which graphs, where that is done by all together: equal ranges."""
         count, machines = self.collated.num_graphs, self.num_machines
         return {GRAPH: PartitionBook(np.array([first_part(m, count, machines) for m in range(machines + 1)]))}
+
+    @cached_property
+    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and edges of each graph, of all types: int64 [num_graphs] each."""
+        nodes, edges = np.zeros((2, len(self.collated)), np.int64)
+        for store in self.collated.stores.values():
+            if store.num_nodes is not None:
+                nodes += store.num_nodes
+            for name in ("edge_index", "adj_t", "adj"):
+                column = store.columns.get(name)
+                if isinstance(column, Sparse):
+                    column = column.columns
+                if isinstance(column, Ragged):
+                    edges += np.diff(column.slices)
+                    break
+        return nodes, edges
 
     def node_attribute(self, node_type: str, name: str) -> np.ndarray:
         """[num_graphs, ...]: an attribute of the graphs."""

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
-from ..config import Sampling
+from ..config import ExperimentError, Sampling
+from ..config.counted import counted
 from ..graph.schema import GRAPH, Wants
 from ..sampling.line import Line
-from ..sampling.seeds import Seeds, Shares, share_batches, share_epoch
+from ..sampling.seeds import Seeds
 from ..world import World
 from .graphs import Graphs
+from .group import Group, all_together, by_machine
+from .order import Dealt, deal_batches, deal_epoch, equal_batches, steps_of_epoch
+from .packing import Packing, filled_up
 
 
 class GraphLoader:
     """Mini-batches of a split of a collection, the same number on every rank, each graph once an epoch.
 
-    In training, step s of W ranks takes the graphs s * W * batch_size and on of an order that seed and epoch decide,
-    divided among the ranks: what the ranks have together does not depend on how many they are. In evaluation batches
-    are of consecutive graphs, dealt out to the ranks; some may be empty.
+    In training, the ranks together take in each step the next graphs of an order that seed and epoch decide, see
+    `deal_epoch`: what they have together does not depend on how many they are, unless each machine has graphs of its
+    own (`graphs.sharded`) or `max_nodes` or `max_edges` bound what a rank may have. In evaluation batches are of
+    consecutive graphs, dealt out to the ranks; some may be empty.
 
     Args:
         split: the attribute of the graphs that marks its members; or these themselves.
@@ -31,7 +37,8 @@ class GraphLoader:
         training: shuffle, with `batch_size`; otherwise `eval_batch_size`, and the same batches each time.
 
     Raises:
-        ExperimentError: the graphs lack what is wanted.
+        ExperimentError: the graphs lack what is wanted, or one is larger than a rank may have, or no step is full where
+            only full ones count.
     """
 
     def __init__(
@@ -52,42 +59,92 @@ class GraphLoader:
             ids = np.flatnonzero(graphs.node_attribute(GRAPH, split))
             split = Seeds(ids, ids)
         self.seeds = split
-        self.num_steps = len(self._shares(0))
+        self._groups = self._grouped()
+        if sampling.by_size:
+            self._refuse_too_large()
+        if not training:
+            self.num_steps = len(self._dealt(0))
+        elif sampling.by_size:
+            self.num_steps = self._packing.num_steps
+        else:
+            self.num_steps = steps_of_epoch(self._groups, sampling.batch_size, sampling.drop_last)
+            if not self.num_steps and len(self.seeds):
+                raise ExperimentError(
+                    f"sampling.drop_last: {counted(len(self.seeds), 'training graph')} fill no step of {world.size} x "
+                    f"{sampling.batch_size} (ranks x sampling.batch_size); take smaller batches, or leave it out"
+                )
 
-    def _shares(self, epoch: int) -> Shares:
+    def _grouped(self) -> list[Group]:
+        if not self.graphs.sharded:
+            return all_together(len(self.seeds), self.world.size)
+        return by_machine(self.seeds.ids, self.graphs.node_books[GRAPH].bounds, self.world.local_size)
+
+    def _dealt(self, epoch: int) -> Dealt:
         sampling = self.sampling
-        if not self.training:
-            return share_batches(len(self.seeds), self.world.size, sampling.eval_batch_size or sampling.batch_size)
-        return share_epoch(
-            self.seeds,
-            np.zeros(len(self.seeds), np.int64),
-            num_machines=self.world.num_machines,
-            ranks_per_machine=self.world.local_size,
-            batch_size=sampling.batch_size,
-            shuffle=sampling.shuffle,
-            locality=False,
-            run_seed=self.run_seed,
-            epoch=epoch,
-        )
+        if self.training:
+            return deal_epoch(
+                self._groups,
+                batch_size=sampling.batch_size,
+                drop_last=sampling.drop_last,
+                shuffle=sampling.shuffle,
+                run_seed=self.run_seed,
+                epoch=epoch,
+                sizes=self._sizes.sum(axis=0) if sampling.balance == "size" else None,
+                packing=self._packing if sampling.by_size else None,
+            )
+        if sampling.by_size:
+            return deal_batches(
+                self._groups, [filled_up(self._bounded, group.first_place, group.end) for group in self._groups]
+            )
+        batch_size = sampling.eval_batch_size or sampling.batch_size
+        return deal_batches(self._groups, [equal_batches(group, batch_size) for group in self._groups])
+
+    @cached_property
+    def _sizes(self) -> Any:
+        """int64 [2, num_seeds]: nodes, edges."""
+        nodes, edges = self.graphs.sizes
+        return np.stack([nodes[self.seeds.ids], edges[self.seeds.ids]])
+
+    @property
+    def _bounded(self) -> list[tuple[np.ndarray, int]]:
+        """Where there is a bound: the size of each seed, and the bound."""
+        bounds = self.sampling.max_nodes, self.sampling.max_edges
+        return [(size, bound) for size, bound in zip(self._sizes, bounds) if bound is not None]
+
+    @cached_property
+    def _packing(self) -> Packing:
+        shares = np.max([size / bound for size, bound in self._bounded], axis=0, initial=0.0)
+        return Packing.of(shares, self._groups)
+
+    def _refuse_too_large(self) -> None:
+        for name, sizes, most in zip(
+            ("nodes", "edges"), self._sizes, (self.sampling.max_nodes, self.sampling.max_edges)
+        ):
+            if most is not None and len(sizes) and sizes.max() > most:
+                raise ExperimentError(
+                    f"sampling.max_{name} is {most:,}, and graph {self.seeds.ids[sizes.argmax()]} alone has "
+                    f"{sizes.max():,} ({counted(int((sizes > most).sum()), 'graph')} of {len(sizes):,} have more than "
+                    f"{most:,}); allow as many, or leave such graphs out (data.pre_filter)"
+                )
 
     def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]:
         """This rank's batches of an epoch from step `start` on, in order. No rank waits for another."""
-        shares, workers = self._shares(epoch), self.sampling.workers
+        dealt, workers = self._dealt(epoch), self.sampling.workers
         if workers == 0:
-            for step in range(start, len(shares)):
-                yield self._make(None, shares, epoch, step)
+            for step in range(start, len(dealt)):
+                yield self._make(None, dealt, epoch, step)
             return
-        line = Line([None] * workers, self._make, shares, epoch, start, self.sampling.prefetch, str(self.world))
+        line = Line([None] * workers, self._make, dealt, epoch, start, self.sampling.prefetch, str(self.world))
         try:
-            for step in range(start, len(shares)):
+            for step in range(start, len(dealt)):
                 yield line.next(step)
         finally:
             line.close()
 
-    def _make(self, worker: Any, shares: Shares, epoch: int, step: int) -> HeteroData:
-        places = shares.of(step, self.world.rank)
+    def _make(self, worker: Any, dealt: Dealt, epoch: int, step: int) -> HeteroData:
+        places = dealt.of(step, self.world.rank)
         batch = self.graphs.batch(self.seeds.ids[places], self.wants)
         batch[GRAPH].input_id = torch.from_numpy(places)
         batch.epoch, batch.step = epoch, step
-        batch.num_global_seeds, batch.world_size = shares.num_seeds(step), self.world.size
+        batch.num_global_seeds, batch.world_size = dealt.num_seeds(step), self.world.size
         return batch

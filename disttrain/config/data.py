@@ -119,6 +119,9 @@ class Data(Section):
     Graphs for which one is false are left out, before `pre_transforms`."""
     storage: Literal["memory", "mmap"] = "mmap"
     """Of a collection: each rank reads its arrays into memory, or all map the same files. Batches are the same."""
+    shard: bool = False
+    """Of a collection: each machine has only its own graphs in memory, an equal range of all, and shuffles within it.
+    A step's graphs then depend on the number of machines."""
     store: str | None = None
     """Of a collection: the folder that its arrays are kept in, each in one of its own; null: beside the data."""
 

@@ -53,9 +53,14 @@ def ignored_settings(experiment: Experiment) -> list[str]:
             idle(experiment.partition, ("partition",), key, f"{about}, a collection has no partitions")
         if isinstance(model, CustomModel):
             idle(model, ("model",), "layers", f"{about}, nothing is drawn for them")
+        if sampling.by_size:
+            for key in ("batch_size", "eval_batch_size", "drop_last", "balance"):
+                idle(sampling, ("sampling",), key, "sampling.max_nodes and max_edges decide what a step has")
     else:
-        for key in ("storage", "store", "pre_filter"):
+        for key in ("storage", "store", "shard", "pre_filter"):
             idle(experiment.data, ("data",), key, f"task.kind is {task.kind}, one graph is no collection")
+        for key in ("drop_last", "balance", "max_nodes", "max_edges"):
+            idle(sampling, ("sampling",), key, f"task.kind is {task.kind}, one graph is no collection")
     if isinstance(model, GinModel) and model.head_layers == 1:
         idle(model, ("model",), "head_dropout", "model.head_layers is 1, there is nothing between")
     if isinstance(task, (NodeRegression, GraphRegression)) and task.loss != "huber":

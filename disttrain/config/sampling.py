@@ -68,6 +68,16 @@ class Sampling(Section):
     locality: bool = True
     """A rank's seeds come from its own machine's nodes first. false: a rank's seeds do not depend on the cut."""
     shuffle: bool = True
+    drop_last: bool = False
+    """Of a collection: leave out an epoch's last step where it is not full."""
+    balance: Literal["none", "size"] = "none"
+    """Of a collection: how the graphs of a step are divided among the ranks. none: dealt out one by one. size: such
+    that all have about as many nodes and edges, and none waits for another. Which graphs a step has stays the same."""
+    max_nodes: PositiveInt | None = None
+    """Of a collection: nodes that a rank may have in a step. Where it or `max_edges` is given, that decides how many
+    graphs there are in a step instead of `batch_size`: as many as fit; all steps and ranks have about as much."""
+    max_edges: PositiveInt | None = None
+    """Likewise edges; both may be given."""
     cache_bytes: Bytes = 0
     """With several machines: memory of each for the remote rows used most, e.g. "512 MiB". Results stay the same."""
     cache_epochs: PositiveInt = 1
@@ -77,6 +87,11 @@ class Sampling(Section):
     backend: Literal["auto", "numba", "pyg-lib"] = "auto"
     """What draws the neighbours. auto: numba. pyg-lib: that library's `dist_neighbor_sample`, where it is installed;
     its draws depend on the order of the calls, so runs do not repeat themselves."""
+
+    @property
+    def by_size(self) -> bool:
+        """Batches of a collection are as large as `max_nodes` and `max_edges` say."""
+        return self.max_nodes is not None or self.max_edges is not None
 
     @property
     def temporal(self) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
-
-from .seeds import Shares
 
 _POLL_SECONDS = 1.0
 
@@ -16,13 +14,17 @@ class Line:
 
     Worker w of W makes the steps start + w, start + w + W, ..., up to `prefetch` batches ahead each; they arrive in
     order. An exception in a worker is raised where the batch would have arrived.
+
+    Args:
+        make: (worker, shares, epoch, step) -> batch.
+        shares: how long the epoch is, in steps, and what `make` has to know of it.
     """
 
     def __init__(
         self,
         workers: Sequence[Any],
-        make: Callable[[Any, Shares, int, int], Any],
-        shares: Shares,
+        make: Callable[[Any, Any, int, int], Any],
+        shares: Sized,
         epoch: int,
         start: int,
         prefetch: int,

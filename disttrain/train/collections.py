@@ -74,7 +74,9 @@ def prepare_collection(experiment: Experiment, world: World, trained_on: Trained
         manifest = read_manifest(directory)
         collated = open_collection(directory, manifest, mapped=experiment.data.storage == "mmap")
         whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _with_split(experiment, place.fingerprint)}
-        graphs = Graphs(collated, whole, machine=world.machine, num_machines=world.num_machines)
+        graphs = Graphs(
+            collated, whole, machine=world.machine, num_machines=world.num_machines, sharded=experiment.data.shard
+        )
         return divided(graphs, experiment) if trained_on is None else to_predict(graphs, experiment, trained_on)
 
     return world.together(opened, "opening the collection")
@@ -114,7 +116,7 @@ def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
             f"data.split: no graph is left to train on ({int(labelled.sum())} of {len(labelled)} have a label); look "
             "at the split and the label"
         )
-    return Graphs(graphs.collated, graphs.manifest, masks, graphs.machine, graphs.num_machines)
+    return replace(graphs, masks=masks)
 
 
 def to_predict(graphs: Graphs, experiment: Experiment, trained_on: TrainedOn) -> Graphs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..config import Experiment, ExperimentError
+from ..config import Experiment, ExperimentError, GraphTask
 from ..config.counted import counted
 from ..config.file import differences, plain
 from ..world import World
@@ -44,7 +44,9 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
             continue
         section, _, key = path.rpartition(".")
         (settings[section] if section else settings).pop(key)
-    shape = {"ranks": world.size, **({"machines": world.num_machines} if experiment.sampling.locality else {})}
+    about_graphs = isinstance(experiment.task, GraphTask)
+    by_machine = experiment.data.shard if about_graphs else experiment.sampling.locality
+    shape = {"ranks": world.size, **({"machines": world.num_machines} if by_machine else {})}
     files = json.dumps(manifest.get("files", {}), sort_keys=True)
     return {
         "experiment": settings,
