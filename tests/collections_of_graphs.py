@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
@@ -103,3 +105,39 @@ def five_classes() -> list[Data]:
     graphs = rings()
     graphs[3].y = 5  # pyright: ignore[reportAttributeAccessIssue]
     return graphs
+
+
+# Transforms, for each use of a graph.
+
+
+def wider(graph: Data, by: int = 1) -> Data:
+    """Adds columns of the node's number, and a new attribute with a row for each edge."""
+    assert graph.x is not None and graph.edge_index is not None
+    numbers = torch.arange(graph.x.size(0), dtype=graph.x.dtype).unsqueeze(1)
+    graph.x = torch.cat([graph.x, numbers.expand(-1, by)], dim=1)
+    graph.edge_weight = torch.ones(graph.edge_index.size(1))
+    return graph
+
+
+def noise(graph: Data) -> Data:
+    """Draws from each of the generators that a transform may use; changes the graph's tensors in place."""
+    assert graph.x is not None
+    graph.x.add_(torch.rand(1) + np.random.rand() + random.random())  # noqa: NPY002
+    return graph
+
+
+def another_label(graph: Data, odd: int = -1) -> Data:
+    """Learn whether the graph is a ring; graph `odd` gets features of another type."""
+    assert graph.x is not None and graph.edge_index is not None
+    graph.z = int(graph.edge_index.size(1) == 2 * graph.x.size(0))
+    del graph.y
+    if int(graph.x[0, 1]) == odd:
+        graph.x = graph.x.double()
+    return graph
+
+
+def fails(graph: Data, at: int = 3) -> Data:
+    assert graph.x is not None
+    if int(graph.x[0, 1]) == at:
+        raise ZeroDivisionError("no way")
+    return graph

@@ -90,6 +90,10 @@ class Collated:
         out._num_graphs, out._slice_dict, out._inc_dict = len(ids), slices, increments
         return out
 
+    def pick(self, ids: np.ndarray, epoch: int = 0, names: Any = None) -> tuple[Collated, np.ndarray]:
+        """All graphs, and those asked for among them: see `Access`."""
+        return self, ids
+
     def checked(self, ids: np.ndarray) -> np.ndarray:
         """int64, each the number of a graph."""
         ids = np.asarray(ids, dtype=np.int64)

@@ -6,6 +6,7 @@ nodes and edges of the graphs are further types; a homogeneous collection has `n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,10 +19,14 @@ from ..config import EdgeType, ExperimentError, edge_type_name
 from ..data.homogeneous import EDGE_TYPE, NODE_TYPE
 from ..data.nearest import nearest
 from ..graph.book import PartitionBook, first_part
+from ..graph.columns import Summary
 from ..graph.schema import GRAPH, Attribute, Edges, Nodes, Schema, Wants
+from .access import Access
 from .collated import Collated, Key, Store
 from .columns import Column, Numbers, Sparse
 from .files import read_summary
+from .joining import Names
+from .look import Look
 from .ragged import Ragged, numbered, offsets_of
 
 _OF_NODES = ("x", "x_cat", "pos", "batch")
@@ -44,6 +49,10 @@ class Graphs:
     those values."""
     sharded: bool = False
     """Each machine has batches of its own graphs only, those of its range in `node_books`."""
+    access: Access | None = None
+    """How batches come by their graphs; None: they are cut from `collated`."""
+    look: Look | None = None
+    """What graphs are like after the transforms that `access` applies; None: it applies none."""
 
     @cached_property
     def schema(self) -> Schema:
@@ -52,13 +61,11 @@ class Graphs:
         nodes = {GRAPH: Nodes(self.collated.num_graphs, attributes)}
         edges: dict[EdgeType, Edges] = {}
         for node_type, (key, names) in self._of_nodes.items():
-            counts = self._store(key).num_nodes
-            assert counts is not None
-            nodes[node_type] = Nodes(int(counts.sum()), {name: self._attribute(key, name) for name in names})
+            count = self._count(_num_nodes, key)
+            nodes[node_type] = Nodes(count, {name: self._attribute(key, name) for name in names})
         for edge_type, (key, names) in self._of_edges.items():
-            index = self._store(key).columns["edge_index"]
-            assert isinstance(index, Ragged)
-            edges[edge_type] = Edges(int(index.slices[-1]), {name: self._attribute(key, name) for name in names})
+            count = self._count(_num_edges, key)
+            edges[edge_type] = Edges(count, {name: self._attribute(key, name) for name in names})
         found = Schema(nodes, edges)
         return found if self.known is None else found.widened(self.known)
 
@@ -97,11 +104,22 @@ class Graphs:
         return nodes, edges
 
     def node_attribute(self, node_type: str, name: str) -> np.ndarray:
-        """[num_graphs, ...]: an attribute of the graphs."""
+        """[num_graphs, ...]: an attribute of the graphs.
+
+        Raises:
+            ExperimentError: it comes from transforms, and is not the label.
+        """
         assert node_type == GRAPH
         if name in self.masks:
             return self.masks[name]
-        column = self._store(self._of_graphs[name]).columns[name]
+        if self.look is not None and name in self.look.of_graphs:
+            return self.look.of_graphs[name]
+        if self.look is not None and (None, name) not in self.look.same:
+            raise ExperimentError(
+                f"`{name}` of the graphs comes from data.transforms, so it is known batch by batch only; make it in "
+                "data.pre_transforms"
+            )
+        column = self.collated.stores[self._of_graphs[name]].columns[name]
         assert isinstance(column, (Ragged, Numbers))
         return column.values
 
@@ -113,9 +131,8 @@ class Graphs:
             key, names = self._of_nodes[node_type]
             if name not in names:
                 return None
-        entry = self._entries.get((key, name))
-        found = read_summary(entry) if entry is not None else None
-        return None if found is None or found.mean is None or found.std is None else (found.mean, found.std)
+        found = self._summary(key, name)
+        return None if found.mean is None or found.std is None else (found.mean, found.std)
 
     def refuse_unknown(self, wants: Wants) -> None:
         """Raises:
@@ -133,32 +150,106 @@ class Graphs:
                         f"each{nearest(name, known[owner].attributes)}"
                     )
 
-    def batch(self, ids: np.ndarray, wants: Wants) -> HeteroData:
+    def batch(self, ids: np.ndarray, wants: Wants, epoch: int = 0) -> HeteroData:
         """The graphs of these numbers as one big graph: `graph` has a row for each, `batch` of a node type says which
-        of these its nodes belong to. Attributes as wanted, and `edge_index`."""
+        of these its nodes belong to. Attributes as wanted, and `edge_index`.
+
+        Args:
+            epoch: see `Access.pick`.
+        """
         batch = HeteroData()
+        picked, at = self.pick(ids, wants, epoch)
+        stores = picked.stores
         of_graphs = batch[GRAPH]
         for name in wants.nodes.get(GRAPH, ()):
-            of_graphs[name] = torch.from_numpy(np.asarray(self.node_attribute(GRAPH, name)[ids]))
+            values = self.masks[name][ids] if name in self.masks else _rows(stores[None].columns[name], at)
+            of_graphs[name] = torch.from_numpy(values)
         of_graphs.num_nodes = of_graphs.batch_size = len(ids)
         of_graphs.n_id = torch.from_numpy(ids)
         for node_type, (key, _) in self._of_nodes.items():
-            counts, store = self._store(key).num_nodes, batch[node_type]
+            counts, store = stores[key].num_nodes, batch[node_type]
             assert counts is not None
-            sizes = np.asarray(counts[ids])
+            sizes = np.asarray(counts[at])
             for name in wants.nodes.get(node_type, ()):
-                store[name] = self._store(key).columns[name].take(ids)
+                store[name] = stores[key].columns[name].take(at)
             store.num_nodes = int(sizes.sum())
             store.batch, store.ptr = numbered(sizes), torch.from_numpy(offsets_of(sizes))
         for edge_type, (key, _) in self._of_edges.items():
-            columns, store = self._store(key).columns, batch[edge_type]
-            store.edge_index = columns["edge_index"].take(ids).long()
+            columns, store = stores[key].columns, batch[edge_type]
+            store.edge_index = columns["edge_index"].take(at).long()
             for name in wants.edges.get(edge_type, ()):
-                store[name] = columns[name].take(ids)
+                store[name] = columns[name].take(at)
         return batch
 
+    def pick(self, ids: np.ndarray, wants: Wants, epoch: int = 0) -> tuple[Collated, np.ndarray]:
+        """Graphs that hold what is wanted of those of these numbers, and the places of these among them.
+
+        Raises:
+            ExperimentError: after transforms, a graph has not as many rows of an attribute as others would; names it.
+        """
+        if self.access is None:
+            return self.collated, ids
+        picked, at = self.access.pick(ids, epoch, self._names(wants))
+        if self.look is not None and len(ids):
+            self._refuse_unlike(picked, ids, wants)
+        return picked, at
+
+    def _names(self, wants: Wants) -> Names:
+        """The attributes that a batch is cut from, by the type that they are stored with."""
+        names: dict[Key, list[str]] = {None: list(wants.nodes.get(GRAPH, ()))}
+        for node_type, (key, _) in self._of_nodes.items():
+            names.setdefault(key, []).extend(wants.nodes.get(node_type, ()))
+        for edge_type, (key, _) in self._of_edges.items():
+            names.setdefault(key, []).extend(["edge_index", *wants.edges.get(edge_type, ())])
+        return names
+
+    def _refuse_unlike(self, picked: Collated, ids: np.ndarray, wants: Wants) -> None:
+        """Rows for each node, edge or graph have to be that in every graph, also after transforms."""
+
+        def check(key: Key, names: tuple[str, ...], counts: np.ndarray, each: str) -> None:
+            for name in names:
+                column = picked.stores[key].columns.get(name)
+                if not isinstance(column, Ragged):
+                    continue
+                wrong = np.flatnonzero(np.diff(column.slices) != counts)
+                if len(wrong):
+                    rows, count = int(np.diff(column.slices)[wrong[0]]), int(counts[wrong[0]])
+                    raise ExperimentError(
+                        f"data.transforms: graph {ids[wrong[0]]} is not like the others after them: `{name}` has "
+                        f"{rows} rows, and there are {count} {each}; others have one for each"
+                    )
+
+        own = tuple(name for name in wants.nodes.get(GRAPH, ()) if name not in self.masks)
+        check(None, own, np.ones(len(ids), np.int64), "graph")
+        for node_type, (key, _) in self._of_nodes.items():
+            counts = picked.stores[key].num_nodes
+            assert counts is not None
+            check(key, wants.nodes.get(node_type, ()), counts, "nodes")
+        for edge_type, (key, _) in self._of_edges.items():
+            check(key, wants.edges.get(edge_type, ()), _num_edges(picked, key), "edges")
+
+    @property
+    def _shown(self) -> Collated:
+        """Graphs as batches have them; not all, where these come from transforms."""
+        return self.collated if self.look is None else self.look.collated
+
+    def _count(self, counts: Callable[[Collated, Key], np.ndarray], key: Key) -> int:
+        """How many nodes or edges of a type there are; estimated where that depends on transforms."""
+        if self.look is None:
+            return int(counts(self.collated, key).sum())
+        if key in self.look.same_nodes and counts is not _num_edges:
+            return int(counts(self.collated, key).sum())
+        seen = counts(self.look.collated, key)
+        return -(-int(seen.sum()) * len(self.collated) // max(len(seen), 1))
+
     def _store(self, key: Key) -> Store:
-        return self.collated.stores[key]
+        return self._shown.stores[key]
+
+    def _summary(self, key: Key, name: str) -> Summary:
+        """Of an attribute's values; an empty one of what has none."""
+        if self.look is not None and (key, name) not in self.look.same:
+            return self.look.summaries.get((key, name)) or Summary(None, None, 0, None, None)
+        return read_summary(self._entries.get((key, name), {}))
 
     @cached_property
     def _entries(self) -> dict[tuple[Key, str], dict[str, Any]]:
@@ -169,7 +260,7 @@ class Graphs:
         }
 
     def _attribute(self, key: Key, name: str) -> Attribute:
-        column, found = self._store(key).columns[name], read_summary(self._entries[key, name])
+        column, found = self._store(key).columns[name], self._summary(key, name)
         dtype = column.dtype if isinstance(column, Ragged) else str(column.values.dtype)  # type: ignore[union-attr]
         shape = column.values.shape[1:] if isinstance(column, Ragged) else ()
         return Attribute(dtype, tuple(shape), found.low, found.high, found.missing)
@@ -178,21 +269,21 @@ class Graphs:
 
     @cached_property
     def _of_graphs(self) -> dict[str, Key]:
-        columns = self._store(None).columns if None in self.collated.stores else {}
+        columns = self._store(None).columns if None in self._shown.stores else {}
         taken: set[str] = set()
-        if not self.collated.heterogeneous:
+        if not self._shown.heterogeneous:
             taken = {*self._of_nodes[NODE_TYPE][1], *(name for _, names in self._of_edges.values() for name in names)}
         return {
             name: None
             for name, column in columns.items()
-            if name not in taken and (isinstance(column, Numbers) or _has_rows(column, np.ones(len(self.collated))))
+            if name not in taken and (isinstance(column, Numbers) or _has_rows(column, np.ones(len(self._shown))))
         }
 
     @cached_property
     def _of_nodes(self) -> dict[str, tuple[Key, tuple[str, ...]]]:
         """Node type -> its store, and the attributes with a row for each node."""
         found: dict[str, tuple[Key, tuple[str, ...]]] = {}
-        for key, store in self.collated.stores.items():
+        for key, store in self._shown.stores.items():
             if store.num_nodes is None:
                 continue
             if key == GRAPH:
@@ -214,7 +305,7 @@ class Graphs:
     def _of_edges(self) -> dict[EdgeType, tuple[Key, tuple[str, ...]]]:
         """Likewise of edges; relations with an `edge_index` only."""
         found: dict[EdgeType, tuple[Key, tuple[str, ...]]] = {}
-        for key, store in self.collated.stores.items():
+        for key, store in self._shown.stores.items():
             index = store.columns.get("edge_index")
             if not isinstance(index, Ragged):
                 continue
@@ -235,3 +326,23 @@ class Graphs:
 def _has_rows(column: Column, counts: np.ndarray) -> bool:
     """Whether a column has as many rows for each graph."""
     return isinstance(column, Ragged) and column.axis == 0 and np.array_equal(np.diff(column.slices), counts)
+
+
+def _num_nodes(collated: Collated, key: Key) -> np.ndarray:
+    """int64 [num_graphs]"""
+    counts = collated.stores[key].num_nodes
+    assert counts is not None
+    return counts
+
+
+def _num_edges(collated: Collated, key: Key) -> np.ndarray:
+    """int64 [num_graphs]"""
+    index = collated.stores[key].columns["edge_index"]
+    assert isinstance(index, Ragged)
+    return np.diff(index.slices)
+
+
+def _rows(column: Column, at: np.ndarray) -> np.ndarray:
+    """Of an attribute with one row for each graph."""
+    assert isinstance(column, (Ragged, Numbers))
+    return np.asarray(column.values[at])

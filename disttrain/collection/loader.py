@@ -129,7 +129,8 @@ class GraphLoader:
 
     def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]:
         """This rank's batches of an epoch from step `start` on, in order. No rank waits for another."""
-        dealt, workers = self._dealt(epoch), self.sampling.workers
+        # Transforms draw from generators that all threads of a process share.
+        dealt, workers = self._dealt(epoch), 0 if self.graphs.look is not None else self.sampling.workers
         if workers == 0:
             for step in range(start, len(dealt)):
                 yield self._make(None, dealt, epoch, step)
@@ -143,7 +144,7 @@ class GraphLoader:
 
     def _make(self, worker: Any, dealt: Dealt, epoch: int, step: int) -> HeteroData:
         places = dealt.of(step, self.world.rank)
-        batch = self.graphs.batch(self.seeds.ids[places], self.wants)
+        batch = self.graphs.batch(self.seeds.ids[places], self.wants, epoch)
         batch[GRAPH].input_id = torch.from_numpy(places)
         batch.epoch, batch.step = epoch, step
         batch.num_global_seeds, batch.world_size = dealt.num_seeds(step), self.world.size

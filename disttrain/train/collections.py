@@ -24,7 +24,7 @@ from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError, GraphRegression, PygData, SplitByFiles, SplitByFolds
 from ..config import SplitByRatio as ByRatio
 from ..config.counted import counted
-from ..data.digest import NOT_DECIDING, OF_RUNS, add_code, add_files
+from ..data.digest import NOT_DECIDING, OF_RUNS, add_code, add_files, own_transforms
 from ..data.folds import split_files, split_rows
 from ..data.graphs import read_graphs
 from ..data.pyg import files_beside, is_outdated
@@ -36,6 +36,7 @@ from ..tasks.labels import label_place
 from ..world import World
 from .conflicts import refuse, world_conflicts
 from .trained_on import TrainedOn, labelled_for
+from .transformed import transformed
 
 _SECONDS_BETWEEN_TRIES = 0.2
 _SECONDS_BETWEEN_TOUCHES = 1.0
@@ -58,7 +59,7 @@ def prepare_collection(experiment: Experiment, world: World, trained_on: Trained
         ExperimentError: on every rank: the data is refused, a directory is damaged, machines have different data.
         PeerError: a rank failed in making it, or fell silent.
     """
-    world.together(lambda: refuse(_conflicts(experiment, world)), "comparing experiment and world")
+    world.together(lambda: refuse(world_conflicts(experiment, world)), "comparing experiment and world")
     place = world.lead(lambda: _make(experiment), "making the collection", per_machine=True)
     places = world.gather(place.fingerprint, "comparing the collections")
     different = [rank for rank, fingerprint in enumerate(places) if fingerprint != places[0]]
@@ -73,23 +74,16 @@ def prepare_collection(experiment: Experiment, world: World, trained_on: Trained
         directory = Path(place.directory)
         manifest = read_manifest(directory)
         collated = open_collection(directory, manifest, mapped=experiment.data.storage == "mmap")
-        whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _with_split(experiment, place.fingerprint)}
-        graphs = Graphs(
+        whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _of_run(experiment, place.fingerprint)}
+        return Graphs(
             collated, whole, machine=world.machine, num_machines=world.num_machines, sharded=experiment.data.shard
         )
-        return divided(graphs, experiment) if trained_on is None else to_predict(graphs, experiment, trained_on)
 
-    return world.together(opened, "opening the collection")
-
-
-def _conflicts(experiment: Experiment, world: World) -> list[str]:
-    found = world_conflicts(experiment, world)
-    if experiment.data.transforms:
-        found.append(
-            "data.transforms: of a collection they are for each use of a graph, which there is not yet; write "
-            "data.pre_transforms, which are applied once, before it is stored"
-        )
-    return found
+    graphs = transformed(world.together(opened, "opening the collection"), experiment, world)
+    return world.together(
+        lambda: divided(graphs, experiment) if trained_on is None else to_predict(graphs, experiment, trained_on),
+        "dividing the graphs",
+    )
 
 
 def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
@@ -278,13 +272,14 @@ def _say(text: str) -> None:
     print(f"[collection] {text}", flush=True)
 
 
-def _with_split(experiment: Experiment, fingerprint: str) -> str:
-    """A run is another one when the files that divide the graphs are."""
-    files = split_files(experiment.data.split)
-    if not files:
+def _of_run(experiment: Experiment, fingerprint: str) -> str:
+    """A run is another one when the files that divide the graphs are, or its own transforms at each access."""
+    files, source = split_files(experiment.data.split), experiment.data
+    if not files and not own_transforms(source, but=("pre_filter", "pre_transforms")):
         return fingerprint
     digest = hashlib.blake2b(fingerprint.encode(), digest_size=16)
     add_files(digest, files)
+    add_code(digest, source, but=("pre_filter", "pre_transforms"))
     return digest.hexdigest()
 
 

@@ -23,7 +23,9 @@ from tests.ranks import run_ranks
 WANTS = Wants(nodes={GRAPH: ("y",), "node": ("x",)}, edges={("node", "edge", "node"): ("edge_attr",)})
 
 
-def experiment(directory: Path | str, function: str = "rings", task: str = "graph_classification", **data: Any):
+def experiment(
+    directory: Path | str, function: str = "rings", task: str = "graph_classification", label: str = "y", **data: Any
+) -> Experiment:
     return Experiment.model_validate(
         {
             "run_dir": f"{directory}/run",
@@ -31,7 +33,7 @@ def experiment(directory: Path | str, function: str = "rings", task: str = "grap
                 "source": "python", "function": f"tests.collections_of_graphs:{function}",
                 "store": f"{directory}/store", "split": {"by": "folds", "folds": 5}, **data,
             },
-            "task": {"kind": task},
+            "task": {"kind": task, "label": label},
             "model": {"kind": "gin", "hidden": 8, "layers": 2},
         }
     )  # fmt: skip

@@ -117,10 +117,11 @@ def test_what_another_program_has_filtered_before_it_stored_it_is_processed_agai
     assert "was made with another pre_filter; processing anew" in capsys.readouterr().out
 
 
-def test_transforms_at_each_use_are_refused(tmp_path: Path) -> None:
+def test_transforms_at_each_use_make_no_other_collection(tmp_path: Path) -> None:
     raw_files(tmp_path)
-    with pytest.raises(ExperimentError, match="write data.pre_transforms"):
-        opened(tmp_path, transforms=["Constant"])
+    plain, constant = opened(tmp_path), opened(tmp_path, transforms=[{"Constant": {"value": 2.0}}])
+    assert len(folders(tmp_path)) == 1
+    assert [each.schema.nodes["node"].attributes["x"].shape for each in (plain, constant)] == [(2,), (3,)]
 
 
 def test_what_a_killed_process_left_is_not_taken_for_whole(tmp_path: Path) -> None:

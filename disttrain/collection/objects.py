@@ -1,0 +1,107 @@
+"""Graphs of a collection as PyG's objects, one each, for transforms that want them.
+
+Cost: the attributes of all graphs of a mini-batch are copied at once, as for a batch, and each graph gets views of its
+part; the objects themselves are built without PyG's constructors, which cost several times that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
+
+from .collated import Collated, Key, Store
+from .columns import Column, Mapping, Numbers, Objects, Sequence, Sparse
+from .ragged import Ragged
+
+_EMPTY: dict[type, dict[str, Any]] = {
+    Data: {name: value for name, value in vars(Data()).items() if name != "_store"},
+    HeteroData: {
+        name: value
+        for name, value in vars(HeteroData()).items()
+        if name not in ("_global_store", "_node_store_dict", "_edge_store_dict")
+    },
+}
+"""What an object of PyG has beside its storages."""
+
+
+def graphs_of(collated: Collated, ids: np.ndarray) -> list[Any]:
+    """The graphs of these numbers as `Data` or `HeteroData`, each with values of its own: they may be changed.
+
+    What each holds is what PyG's `separate` makes of an `InMemoryDataset`.
+    """
+    contents = {key: _contents(store, ids) for key, store in collated.stores.items()}
+    if collated.heterogeneous:
+        return [_heterogeneous({key: each[n] for key, each in contents.items()}) for n in range(len(ids))]
+    return [_homogeneous(content) for content in contents[None]]
+
+
+def _contents(store: Store, ids: np.ndarray) -> list[dict[str, Any]]:
+    """For each graph, attribute -> value."""
+    contents: list[dict[str, Any]] = [{} for _ in range(len(ids))]
+    for name, column in store.columns.items():
+        for content, value in zip(contents, _values(column, ids)):
+            if value is not None:  # PyG's storages hold no None
+                content[name] = value
+    if store.says_num_nodes:
+        assert store.num_nodes is not None
+        for content, count in zip(contents, store.num_nodes[ids].tolist()):
+            content["num_nodes"] = count
+    return contents
+
+
+def _values(column: Column, ids: np.ndarray) -> Iterator[Any]:
+    """Each graph's value."""
+    if isinstance(column, Ragged):
+        whole = replace(column, increments=None).take(ids)
+        yield from whole.split(column.sizes(ids).tolist(), dim=column.axis)
+    elif isinstance(column, Numbers):
+        yield from column.values[ids].tolist()
+    elif isinstance(column, Objects):
+        values = column.take(ids)
+        yield from values.tolist() if column.mixed else values
+    elif isinstance(column, Mapping):
+        parts = {name: list(_values(inner, ids)) for name, inner in column.columns.items()}
+        yield from ({name: values[n] for name, values in parts.items()} for n in range(len(ids)))
+    elif isinstance(column, Sequence):
+        yield from (list(parts) for parts in zip(*(_values(inner, ids) for inner in column.columns)))
+    else:
+        assert isinstance(column, Sparse)
+        yield from (column.take(ids[n : n + 1]) for n in range(len(ids)))
+
+
+def _homogeneous(content: dict[str, Any]) -> Data:
+    graph = Data.__new__(Data)
+    held: dict[str, Any] = vars(graph)
+    held.update(_EMPTY[Data])
+    held["_store"] = _storage(GlobalStorage, graph, content)
+    return graph
+
+
+def _heterogeneous(contents: dict[Key, dict[str, Any]]) -> HeteroData:
+    graph = HeteroData.__new__(HeteroData)
+    held: dict[str, Any] = vars(graph)
+    held.update(_EMPTY[HeteroData])
+    nodes: dict[str, NodeStorage] = {}
+    edges: dict[Any, EdgeStorage] = {}
+    held["_global_store"] = _storage(BaseStorage, graph, contents.get(None, {}))
+    held["_node_store_dict"], held["_edge_store_dict"] = nodes, edges
+    for key, content in contents.items():
+        if isinstance(key, str):
+            nodes[key] = _storage(NodeStorage, graph, content, key)
+        elif key is not None:
+            edges[key] = _storage(EdgeStorage, graph, content, key)
+    return graph
+
+
+def _storage(kind: Any, graph: Any, content: dict[str, Any], key: Key = None) -> Any:
+    storage = kind.__new__(kind)
+    storage.__dict__.update(_mapping=content, _parent=weakref.ref(graph))
+    if key is not None:
+        storage.__dict__["_key"] = key
+    return storage
