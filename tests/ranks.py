@@ -53,6 +53,28 @@ class RankFailed(AssertionError):
         self.rank, self.kind, self.text = rank, kind, text
 
 
+def exit_codes(fn: Callable[..., Any], size: int, *args: Any, timeout: float = 20.0) -> list[int | None]:
+    """How the ranks of `fn` end, one rank a machine; for those that are killed. None: it has not ended in time.
+
+    `fn` must be importable.
+    """
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["tests.warm"])
+    port, results = _free_port(), context.Queue()
+    processes = [
+        context.Process(target=_rank, args=(fn, rank, size, size, port, timeout, args, results), daemon=True)
+        for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(_MOST_SECONDS)
+    ended = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    return ended
+
+
 def run_ranks(
     fn: Callable[..., Any], size: int, *args: Any, machines: int | None = None, timeout: float = 60.0
 ) -> list[Any]:

@@ -63,9 +63,9 @@ class Source:
 
             add_files(digest, raw_files(data))
         elif isinstance(data, PygData):
-            from .pyg import raw_files
+            from .pyg import files_beside
 
-            files = raw_files(data)
+            files = files_beside(data)
             if files:
                 add_files(digest, files)
             else:

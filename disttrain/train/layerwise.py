@@ -82,7 +82,7 @@ class LayerwiseLoader:
         self.settings, self.wants, self.carried = settings, wants, carried
         self.halved = halved or Wants()
         self._kind = Kind(weight_attr=sampling.weight_attr)
-        self._fanout = _all_or_none(sampling, list(graph.schema.edges))
+        self._fanout = all_or_none(sampling, list(graph.schema.edges))
         self._low = {t: book.range_of(graph.machine)[0] for t, book in graph.node_books.items()}
         self._high = {t: book.range_of(graph.machine)[1] for t, book in graph.node_books.items()}
         low, high = self._low[node_type], self._high[node_type]
@@ -224,9 +224,22 @@ class LayerwiseLoader:
         self.computed[layer, node_type] = self.computed.get((layer, node_type), 0) + nodes
 
 
-def _all_or_none(sampling: Sampling, edge_types: list[EdgeType]) -> dict[str, tuple[int]]:
-    """Relation -> all its neighbours, or none where no hop draws any."""
+def all_or_none(sampling: Sampling, edge_types: list[EdgeType]) -> dict[str, tuple[int]]:
+    """Relation -> all its neighbours, or none where no hop draws any.
+
+    Raises:
+        ExperimentError: a relation is drawn from in some hops only: a node has one vector in a layer, in whatever hop
+            it would be met.
+    """
     table = fanout_table(sampling.eval_fanout or sampling.fanout, edge_types)
+    for number, edge_type in enumerate(edge_types):
+        hops = np.flatnonzero(table[:, number])
+        if 0 < len(hops) < len(table):
+            raise ExperimentError(
+                "evaluate.method is layerwise, which takes all edges of a relation or none; of "
+                f'"{edge_type_name(edge_type)}" neighbours are drawn in {len(hops)} of {len(table)} hops. Give it some '
+                "in every hop, or in none (sampling.eval_fanout), or set evaluate.method=sampled"
+            )
     return {edge_type_name(e): (-1 if table[:, n].any() else 0,) for n, e in enumerate(edge_types)}
 
 

@@ -22,7 +22,7 @@ from disttrain.graph.holds import HOLDS, Holds
 from disttrain.graph.verify import verify
 from disttrain.train.job import prepare_graph, run
 from disttrain.world import World
-from tests.ranks import run_ranks
+from tests.ranks import exit_codes, run_ranks
 
 PARTS = Path("data/partitions/graph")
 
@@ -215,20 +215,7 @@ def test_other_partitions_are_refused(two: Path):
 
 
 def test_a_receiver_that_is_killed_ends_the_sender_and_the_next_run_sends_the_rest(two: Path):
-    import multiprocessing as mp
-
-    from tests.ranks import _free_port, _rank
-
-    context, port = mp.get_context("forkserver"), _free_port()
-    results = context.Queue()
-    ranks = [
-        context.Process(target=_rank, args=(killed, rank, 2, 2, port, 20.0, (str(two),), results)) for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(120)
-    assert [process.exitcode for process in ranks] == [0, -signal.SIGKILL]
+    assert exit_codes(killed, 2, str(two)) == [0, -signal.SIGKILL]
     said = (two / "0" / "said").read_text()
     (two / "0" / "said").unlink()
     assert said.startswith("PeerError")

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch_geometric.nn import BatchNorm
 
-from disttrain.config import Evaluate, Experiment, ExperimentError
+from disttrain.config import Evaluate, Experiment, ExperimentError, Sampling
 from disttrain.models import build_model
 from disttrain.models.blocks import needed_types
 from disttrain.sampling import NodeLoader, split_seeds
 from disttrain.tasks import build_task
-from disttrain.train.layerwise import LayerwiseLoader, check_layered
+from disttrain.train.layerwise import LayerwiseLoader, all_or_none, check_layered
 from disttrain.train.precision import Precision
 from disttrain.train.scores import Scores, sampled_scores
 from disttrain.train.scratch import Scratch
@@ -174,6 +174,18 @@ def test_half_precision_is_kept_between_the_layers(directory: Path) -> None:
 def test_a_model_that_has_no_layers_of_its_own_is_refused() -> None:
     with pytest.raises(ExperimentError, match=r"no inputs, layers, readout, head. Set evaluate.method=sampled"):
         check_layered(torch.nn.Linear(2, 2))
+
+
+def test_a_relation_that_counts_in_some_hops_only_is_refused() -> None:
+    relation = ("venue", "publishes", "paper")
+    some = Sampling(fanout={"default": [-1, -1], "venue,publishes,paper": [0, -1]})
+    with pytest.raises(ExperimentError, match=r'of "venue,publishes,paper" neighbours are drawn in 1 of 2 hops'):
+        all_or_none(some, [relation])
+    none = Sampling(fanout=some.fanout, eval_fanout={"default": [-1, 3], "venue,publishes,paper": [0, 0]})
+    assert all_or_none(none, [relation, ("paper", "cites", "paper")]) == {
+        "venue,publishes,paper": (0,),
+        "paper,cites,paper": (-1,),
+    }
 
 
 def test_a_full_disk_and_a_folder_that_is_not_there(directory: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -25,7 +24,7 @@ from disttrain.train import job
 from disttrain.train.trainer import Trainer
 from disttrain.world import World
 from tests.graphs import zoo
-from tests.ranks import _free_port, _rank, run_ranks
+from tests.ranks import exit_codes, run_ranks
 from tests.training import events
 
 EXPERIMENT = """\
@@ -143,16 +142,8 @@ def _all(world: World, place: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all runs and predictions, and `found.json`: their summaries."""
-    place, port = tmp_path_factory.mktemp("traffic"), _free_port()
-    context = multiprocessing.get_context("forkserver")
-    ranks = [
-        context.Process(target=_rank, args=(_killed, rank, 2, 2, port, 60.0, (str(place),), None)) for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(300)
-        assert process.exitcode == -signal.SIGKILL
+    place = tmp_path_factory.mktemp("traffic")
+    assert exit_codes(_killed, 2, str(place), timeout=60.0) == [-signal.SIGKILL] * 2
     found, _ = run_ranks(_all, 2, str(place), timeout=120)
     (place / "found.json").write_text(json.dumps(found))
     return place

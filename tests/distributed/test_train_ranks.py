@@ -16,7 +16,7 @@ from torch import Tensor
 from disttrain.config import ExperimentError
 from disttrain.train.stop import Interrupted
 from disttrain.world import World
-from tests.ranks import RankFailed, run_ranks
+from tests.ranks import RankFailed, exit_codes, run_ranks
 from tests.training import Killed, RowLoader, RowModel, events, kill_after, row_trainer, task, weights
 
 
@@ -251,21 +251,7 @@ def survivor(world: World, run_dir: str) -> str:
 
 
 def test_a_rank_that_vanishes_is_named(tmp_path: Path):
-    import multiprocessing as mp
-
-    from tests.ranks import _free_port, _rank
-
-    context, port = mp.get_context("spawn"), _free_port()
-    results = context.Queue()
-    ranks = [
-        context.Process(target=_rank, args=(survivor, rank, 2, 2, port, 20.0, (str(tmp_path),), results))
-        for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(120)
-        assert process.exitcode == 0
+    assert exit_codes(survivor, 2, str(tmp_path)) == [0, 0]
     said = (tmp_path / "said").read_text()
     assert said.startswith("PeerError rank 0 on ")
     assert "waited for rank 1 in adding up gradients (epoch 1, step 3 of it)" in said
