@@ -6,15 +6,16 @@ import sys
 import time
 from types import TracebackType
 
-import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from .memory_monitor import Memory
 
 _SECONDS_BETWEEN_LINES = 20.0
 
 
 class TrainingProgress:
-    """Shows steps, loss, seeds per second and memory. Silent where `shown` is false (all ranks but the first)."""
+    """Shows steps, loss, and of all ranks seeds per second and memory. Silent where `shown` is false."""
 
     def __init__(self, shown: bool, num_epochs: int, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stdout, soft_wrap=True, highlight=False)
@@ -58,13 +59,11 @@ class TrainingProgress:
             name = f"epoch {epoch + 1}/{self._num_epochs}"
             self._task = self._bar.add_task(name, total=num_steps, completed=done, figures="")
 
-    def steps(self, done: int, loss: float, seeds_per_second: float) -> None:
+    def steps(self, done: int, loss: float, seeds_per_second: float, memory: Memory | None = None) -> None:
         """Figures of the latest steps; `done` of this epoch are behind."""
         if not self._shown:
             return
-        figures = (
-            f"loss {loss:.4f}  {seeds_per_second:,.0f} seeds/s  {psutil.Process().memory_info().rss / 2**30:.1f} GiB"
-        )
+        figures = f"loss {loss:.4f}  {seeds_per_second:,.0f} seeds/s{f'  {memory.shown()}' if memory else ''}"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, figures=figures)
         elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:

@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ..sampling import NodeLoader
 from .evaluate import Evaluation
@@ -28,13 +27,15 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
     """
     world, position, clock = trainer.world, trainer.position, trainer.clock
     clock.collect()
+    trainer.memory.look()
     steps = max(1, trainer.steps_here)
     traffics = [getattr(loader, "traffic", None) for loader in trainer.loaders.values()]
     mine = {
         "step_seconds": {phase: clock.seconds.get(phase, 0.0) / steps for phase in STEP_PHASES},
         "train": clock.seconds["train"],
         "rss": peak_rss_bytes(),
-        "gpu": torch.cuda.max_memory_allocated(world.device) if world.device.type == "cuda" else 0,
+        "pss": trainer.memory.peak_pss,
+        "gpu": trainer.memory.peak_gpu,
         "traffic": [(t.batches, t.exchanges, t.bytes_sent) for t in traffics if t is not None],
         "cache": _own_cache(trainer),
     }
@@ -67,6 +68,7 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
         "cache_hit_rate": cache["hit_rate"] if cache else None,
         "cache": cache,
         "peak_rss_bytes": [rank["rss"] for rank in ranks],
+        "peak_pss_bytes": [rank["pss"] for rank in ranks],
         "peak_gpu_bytes": [rank["gpu"] for rank in ranks],
         "partition": {
             "parts": manifest["parts"],

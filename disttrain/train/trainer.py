@@ -15,6 +15,7 @@ from torch_geometric.data import HeteroData
 
 from .. import guard
 from ..config import Experiment, ExperimentError
+from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
 from ..world import PeerError, World
@@ -99,7 +100,7 @@ class Trainer:
             experiment, world, identity, task.describe(), described_schema(graph), self.position, self.model,
             self.optimizer, self.precision,
         )  # fmt: skip
-        self.stop_request = StopRequest()
+        self.stop_request, self.memory = StopRequest(), MemoryMonitor(world.device)
         self.steps_here, self.seeds_here = 0, 0
         self.losses = StepLosses()
         self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
@@ -118,7 +119,7 @@ class Trainer:
             PeerError: another rank failed or did not answer.
         """
         guard.stand("opening the run directory")
-        with self.stop_request:
+        with self.stop_request, self.memory:
             try:
                 self.saved.open(self.fresh)
                 with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress:
@@ -282,7 +283,8 @@ class Trainer:
             return
         position, scaler = self.position, self.precision.scaler
         with self.clock.wall("log"):  # here the process waits for the device
-            summed = self.losses.sum_up(self.world, self.stop_request.signal != 0, self._what("training"))
+            stop, memory = self.stop_request.signal != 0, self.memory.latest()
+            summed = self.losses.sum_up(self.world, stop, memory, self._what("training"))
             self.clock.collect()
             mean_running_statistics(self.model, self.world)
         position.epoch_loss.add(summed.total, summed.weight, summed.num_seeds)
@@ -298,9 +300,9 @@ class Trainer:
         skipped = {"skipped": summed.num_bad} if summed.num_bad else {}
         self.saved.write(
             "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=summed.steps,
-            step_seconds=per_step, **scale, **skipped,
+            step_seconds=per_step, memory=summed.memory.figures(), **scale, **skipped,
         )  # fmt: skip
-        self.progress.steps(position.epoch_step, loss, rate)
+        self.progress.steps(position.epoch_step, loss, rate, summed.memory)
         if summed.stop:
             self._stop()
 

@@ -101,7 +101,7 @@ def test_several_ranks_train_as_one_does(session: str, one: Path, request: pytes
         assert other["val"] == pytest.approx(summary["val"], abs=1e-5)
         assert other_metrics == pytest.approx(metrics, abs=1e-7)
         assert other_metrics["num_evaluated"] == 51
-        assert len(other["peak_rss_bytes"]) == len(results)
+        assert len(other["peak_rss_bytes"]) == len(other["peak_pss_bytes"]) == len(results)
     losses = [[e["loss"] for e in events(path) if "loss" in e] for path in (one, run_dir / "compare_worlds")]
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing import event_accumulator
 
 from disttrain.config import ExperimentError
+from disttrain.report.memory_monitor import Memory
 from disttrain.report.progress import TrainingProgress
 from disttrain.report.run_directory import RunDirectory, open_run_directory
 from disttrain.report.run_report import RunReport
@@ -135,7 +136,8 @@ def test_a_bar_in_a_terminal():
     out = io.StringIO()
     with TrainingProgress(True, 3, Console(file=out, force_terminal=True, width=120)) as progress:
         progress.epoch(1, 100, 0)
-        progress.steps(10, 0.5, 1000.0)
+        progress.steps(10, 0.5, 1000.0, Memory(2.0**31, 2.0**30, 0))
+    assert "PSS 1.0, RSS 2.0 GiB" in out.getvalue()
     assert "epoch 2/3" in out.getvalue()
     assert "1,000 seeds/s" in out.getvalue()
 

@@ -46,7 +46,7 @@ def without_times(line: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in line.items()
-        if key not in ("time", "seeds_per_second", "step_seconds", "seconds", "cpu_seconds")
+        if key not in ("time", "seeds_per_second", "step_seconds", "seconds", "cpu_seconds", "memory")
     }
 
 
@@ -350,13 +350,16 @@ def test_the_summary_has_its_fields(world: World, tmp_path: Path):
     assert summary.keys() >= {
         "name", "task", "world_size", "nodes", "epochs", "steps", "best_epoch", "val", "test", "num_evaluated",
         "seconds", "step_seconds", "seeds_per_second", "bytes_exchanged", "exchanges_per_batch",
-        "cache_hit_rate", "peak_rss_bytes", "peak_gpu_bytes", "partition", "versions",
+        "cache_hit_rate", "peak_rss_bytes", "peak_pss_bytes", "peak_gpu_bytes", "partition", "versions",
     }  # fmt: skip
     assert summary["step_seconds"].keys() == {"wait_for_batch", "to_device", "forward", "backward", "optimizer"}
     assert summary["seconds"].keys() >= {"total", "partition", "load", "train", "evaluate"}
     assert summary["steps"] == 15
     assert summary["partition"] == {"parts": 2, "method": "metis", "edge_cut": 0.1, "fingerprint": "abc"}
     assert (tmp_path / "experiment.yaml").exists()
+    steps = [line["memory"] for line in events(tmp_path) if line["event"] == "train"]
+    assert all(line.keys() == {"rss", "pss"} and line["pss"] <= line["rss"] for line in steps), "Linux, no GPU"
+    assert summary["peak_pss_bytes"][0] >= max(line["pss"] for line in steps) > 0
 
 
 def test_nothing_refers_to_the_process_group_afterwards(world: World, tmp_path: Path):
