@@ -7,7 +7,7 @@ collection is made.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,38 +116,77 @@ def collate(graphs: Iterable[Any], origin: str) -> Collated:
     Raises:
         ExperimentError: there are none, or one is something else or does not go together with the first; names it.
     """
-    gatherer: _Gatherer | None = None
+    gatherer = Gatherer(origin)
     for number, graph in enumerate(graphs):
+        gatherer.add(graph, number)
+    if not gatherer.num_graphs:
+        raise ExperimentError(f"{origin}: it has no graphs")
+    return gatherer.finished()
+
+
+class Gatherer:
+    """Takes graphs, one after the other; a batch of them at a time becomes a `Collated`. See `collate`."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.num_graphs = 0
+        """Since the last batch."""
+        self.left: dict[tuple[Key, str], str] = {}
+        """What has been left out so far, and why."""
+        self._graphs: _Gatherings | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """About what they take."""
+        return 0 if self._graphs is None else self._graphs.num_bytes
+
+    def add(self, graph: Any, number: int) -> None:
+        """Take a graph; it is not changed.
+
+        Args:
+            number: by which messages call it.
+
+        Raises:
+            ExperimentError: it is none, or does not go together with the first; names it.
+        """
         if not isinstance(graph, (Data, HeteroData)):
             raise ExperimentError(
-                f"{origin}: expected graphs, Data or HeteroData of PyG; number {number} (from 0) is a "
+                f"{self.origin}: expected graphs, Data or HeteroData of PyG; number {number} (from 0) is a "
                 f"{type(graph).__name__}"
             )
         try:
             with warnings.catch_warnings():
                 # PyG warns, in each graph, where it has to infer the number of nodes from the edges.
                 warnings.filterwarnings("ignore", "Unable to accurately infer 'num_nodes'", UserWarning)
-                if gatherer is None:
-                    gatherer = _Gatherer(graph)
-                gatherer.add(graph, number)
+                if self._graphs is None:
+                    self._graphs = _Gatherings(graph, number, self.left)
+                self._graphs.add(graph, number)
         except ExperimentError as error:
-            raise ExperimentError(f"{origin}: {error}") from error
-    if gatherer is None:
-        raise ExperimentError(f"{origin}: it has no graphs")
-    return gatherer.finished()
+            raise ExperimentError(f"{self.origin}: {error}") from error
+        self.num_graphs += 1
 
-
-class _Gatherer:
-    """The attributes of all graphs, in the making."""
-
-    def __init__(self, first: Any) -> None:
-        self.heterogeneous, self.graph_class = isinstance(first, HeteroData), type(first)
+    def finished(self) -> Collated:
+        """The graphs since the last batch, of which there has to be one; they are not kept here any longer."""
+        assert self._graphs is not None and self.num_graphs
+        made = Collated(self.num_graphs, self._graphs.heterogeneous, self._graphs.finished(), left_out_lines(self.left))
         self.num_graphs = 0
+        return made
+
+
+def left_out_lines(left: Mapping[tuple[Key, str], str]) -> tuple[str, ...]:
+    return tuple(f"{named(key, name) if name else type_name(key)}: {why}" for (key, name), why in left.items())
+
+
+class _Gatherings:
+    """The attributes of graphs that are like the first one."""
+
+    def __init__(self, first: Any, number: int, left: dict[tuple[Key, str], str]) -> None:
+        self.heterogeneous, self.graph_class, self.first = isinstance(first, HeteroData), type(first), number
         self.stores: dict[Key, dict[str, Gathering]] = {}
         self.num_nodes: dict[Key, list[int]] = {}
         self.says_num_nodes: dict[Key, bool] = {}
         self.numbers_nodes: dict[Key, bool] = {}
-        self.left: dict[tuple[Key, str], str] = {}
+        self.left = left
         for store in first.stores:
             key = store._key
             self.stores[key] = {}
@@ -159,44 +198,52 @@ class _Gatherer:
                 if name in ("num_nodes", "ptr"):
                     continue
                 try:
-                    self.stores[key][name] = gather_like(name, store[name], Place(first, store, 0, _named(key, name)))
+                    self.stores[key][name] = gather_like(
+                        name, store[name], Place(first, store, number, named(key, name))
+                    )
                 except Left as why:
                     self.left[key, name] = str(why)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(gathering.num_bytes for store in self.stores.values() for gathering in store.values())
 
     def add(self, graph: Any, number: int) -> None:
         if type(graph) is not self.graph_class:
             raise ExperimentError(
-                f"graph {number} is a {type(graph).__name__}, and graph 0 a {self.graph_class.__name__}"
+                f"graph {number} is a {type(graph).__name__}, and graph {self.first} a {self.graph_class.__name__}"
             )
-        self.num_graphs += 1
         stores = {store._key: store for store in graph.stores}
         for key, gatherings in self.stores.items():
             if key not in stores:
                 raise ExperimentError(
-                    f"graph {number} has no {_type_name(key)}, which graph 0 has; give it an empty one, tensors of "
-                    "zero rows"
+                    f"graph {number} has no {type_name(key)}, which graph {self.first} has; give it an empty one, "
+                    "tensors of zero rows"
                 )
             store = stores.pop(key)
             if key in self.num_nodes:
                 self.num_nodes[key].append(int(store.num_nodes or 0))
             if self.says_num_nodes[key] and "num_nodes" not in store:
-                raise ExperimentError(f"graph {number} has no {_named(key, 'num_nodes')}, which graph 0 has")
+                raise self._lacks(number, key, "num_nodes")
             for name in list(gatherings):
                 if name not in store:
-                    raise ExperimentError(f"graph {number} has no {_named(key, name)}, which graph 0 has")
+                    raise self._lacks(number, key, name)
                 try:
-                    gatherings[name].add(store[name], Place(graph, store, number, _named(key, name)))
+                    gatherings[name].add(store[name], Place(graph, store, number, named(key, name)))
                 except Left as why:
                     del gatherings[name]
                     self.left[key, name] = f"{why} (graph {number})"
             for name in list(store.keys()):
                 if name not in gatherings and name not in ("num_nodes", "ptr"):
-                    self.left.setdefault((key, name), f"graph 0 has none, graph {number} has")
+                    self.left.setdefault((key, name), f"graph {self.first} has none, graph {number} has")
         for key in stores:
             if key is not None:
-                self.left.setdefault((key, ""), f"graph 0 has none, graph {number} has")
+                self.left.setdefault((key, ""), f"graph {self.first} has none, graph {number} has")
 
-    def finished(self) -> Collated:
+    def _lacks(self, number: int, key: Key, name: str) -> ExperimentError:
+        return ExperimentError(f"graph {number} has no {named(key, name)}, which graph {self.first} has")
+
+    def finished(self) -> dict[Key, Store]:
         known: dict[tuple[Any, ...], np.ndarray] = {}
 
         def share(array: np.ndarray) -> np.ndarray:
@@ -205,24 +252,24 @@ class _Gatherer:
         made: dict[Key, Store] = {}
         for key, gatherings in self.stores.items():
             columns: dict[str, Column] = {}
-            for name, gathering in gatherings.items():
+            for name, gathering in list(gatherings.items()):
                 try:
                     columns[name] = gathering.finished(share)
                 except Left as why:
+                    del gatherings[name]
                     self.left[key, name] = str(why)
-            counts = np.array(self.num_nodes[key], np.int64) if key in self.num_nodes else None
+            counts = share(np.array(self.num_nodes[key], np.int64)) if key in self.num_nodes else None
+            if counts is not None:
+                self.num_nodes[key] = []
             made[key] = Store(columns, counts, self.says_num_nodes[key], self.numbers_nodes[key])
-        left = tuple(
-            f"{_named(key, name) if name else _type_name(key)}: {why}" for (key, name), why in self.left.items()
-        )
-        return Collated(self.num_graphs, self.heterogeneous, made, left)
+        return made
 
 
-def _named(key: Key, name: str) -> str:
-    return f"`{name}`" if key is None else f"`{name}` of {_type_name(key)}"
+def named(key: Key, name: str) -> str:
+    return f"`{name}`" if key is None else f"`{name}` of {type_name(key)}"
 
 
-def _type_name(key: Key) -> str:
+def type_name(key: Key) -> str:
     if key is None:
         return "attributes of the graph"
     return f'node type "{key}"' if isinstance(key, str) else f'relation "{edge_type_name(key)}"'

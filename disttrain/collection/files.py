@@ -1,33 +1,35 @@
 """A collection on the disk: an `.npy` file per array and one manifest, in a directory that appears whole or not at all.
 
 All ranks of a machine, and all runs, map the same files: one copy in the page cache, and nothing to read at the start.
+The files may grow (see `growing.py`): what a manifest says stays true of their first rows.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..config import ExperimentError
-from ..graph.blocks import blocks_of
-from ..graph.columns import Summary, summarise
-from ..graph.files import MANIFEST, is_sealed, write_array, write_manifest, wrong_sizes
+from ..graph.files import MANIFEST, is_sealed, write_manifest
 from ..graph.landing import AlreadyThereError, landing
+from .appending import Appending, key_of
 from .collated import Collated, Key, Store
 from .columns import Column, Mapping, Numbers, Objects, Sequence, Sparse
+from .growing import open_array
 from .ragged import Ragged
 
-FORMAT = 1
+FORMAT = 2
 _WHAT = "collection directory"
-_MOST_COLUMNS = 4096
-"""As wide may an attribute be of which mean and standard deviation are kept."""
-_REAL = "biuf"
+_AGAIN = "remove the directory, and the next run makes it again"
 
 
 def write_collection(collated: Collated, directory: Path, fingerprint: str, setting: str) -> None:
@@ -40,28 +42,64 @@ def write_collection(collated: Collated, directory: Path, fingerprint: str, sett
     Raises:
         ExperimentError: the disk is full or cannot be written to.
     """
-    arrays = _Arrays()
-    stores = [_store(key, store, arrays) for key, store in collated.stores.items()]
-    num_bytes = sum(array.nbytes for array in arrays.files.values())
+    num_bytes = sum(array.nbytes for array in _arrays(collated))
     with (
         suppress(AlreadyThereError),
         landing(directory, num_bytes, called=_WHAT, contents="its files", setting=setting) as partial,
     ):
-        files = {
-            name: write_array(partial / name, array.dtype, array.shape, blocks_of(array))
-            for name, array in arrays.files.items()
-        }
-        manifest = {
-            "format": FORMAT,
-            "kind": "collection",
-            "fingerprint": fingerprint,
-            "num_graphs": collated.num_graphs,
-            "heterogeneous": collated.heterogeneous,
-            "left_out": list(collated.left_out),
-            "stores": stores,
-            "files": files,
-        }
-        write_manifest(partial, manifest)
+        made = Appending(partial)
+        made.append(collated, 0)
+        write_manifest(partial, manifest_of(made, fingerprint, collated.left_out))
+        made.files.write_headers()
+
+
+def manifest_of(made: Appending, fingerprint: str, left_out: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    """What a manifest says, once all files are on the disk."""
+    return {
+        "format": FORMAT,
+        "kind": "collection",
+        "fingerprint": fingerprint,
+        "num_graphs": made.num_graphs,
+        "heterogeneous": made.heterogeneous,
+        "left_out": list(left_out),
+        **more,
+        "stores": made.stores,
+        "files": made.files.saved(),
+    }
+
+
+def is_collection(directory: Path) -> bool:
+    """Whether its manifest is that of a collection, not of partitions."""
+    try:
+        return json.loads((directory / MANIFEST).read_bytes()).get("kind") == "collection"
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def parse_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a collection, of which only its own checksum is checked.
+
+    Raises:
+        ExperimentError: there is none, it is of another format, or damaged.
+    """
+    try:
+        content = (directory / MANIFEST).read_bytes()
+        manifest = json.loads(content)
+        version, kind = manifest["format"], manifest.get("kind")
+    except OSError as error:
+        raise ExperimentError(f"{_WHAT} {directory} cannot be read: {error}; {_AGAIN}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExperimentError(
+            f"{directory / MANIFEST} is damaged ({type(error).__name__}: {error}); {_AGAIN}"
+        ) from error
+    if (kind, version) != ("collection", FORMAT):
+        raise ExperimentError(
+            f"{directory / MANIFEST} is of the kind {kind or 'partition'}, format {version}; expected a collection of "
+            f"format {FORMAT}; {_AGAIN}"
+        )
+    if not is_sealed(content):
+        raise ExperimentError(f"{_WHAT} {directory} is damaged: the checksum of {MANIFEST} differs; {_AGAIN}")
+    return manifest
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -70,128 +108,104 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     Raises:
         ExperimentError: there is none, it is of another format, or it or a file is damaged.
     """
-    again = "remove the directory, and the next run makes it again"
-    try:
-        content = (directory / MANIFEST).read_bytes()
-        manifest = json.loads(content)
-        version, kind = manifest["format"], manifest.get("kind")
-    except OSError as error:
-        raise ExperimentError(f"{_WHAT} {directory} cannot be read: {error}; {again}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ExperimentError(
-            f"{directory / MANIFEST} is damaged ({type(error).__name__}: {error}); {again}"
-        ) from error
-    if (kind, version) != ("collection", FORMAT):
-        raise ExperimentError(
-            f"{directory / MANIFEST} is of the kind {kind or 'partition'}, format {version}; expected a collection of "
-            f"format {FORMAT}; {again}"
-        )
-    problems = [] if is_sealed(content) else [f"the checksum of {MANIFEST} differs"]
-    problems += wrong_sizes(directory, manifest).values()
-    if problems:
-        raise ExperimentError(f"{_WHAT} {directory} is damaged: {'; '.join(problems)}; {again}")
+    manifest = parse_manifest(directory)
+    if problems := list(too_short(directory, manifest).values()):
+        raise ExperimentError(f"{_WHAT} {directory} is damaged: {'; '.join(problems)}; {_AGAIN}")
     return manifest
+
+
+def too_short(directory: Path, manifest: dict[str, Any]) -> dict[str, str]:
+    """The files that are missing or lack some of what the manifest says, and what is wrong with them. They may be
+    longer: an `extend` is at work, or was killed."""
+    problems = {}
+    for name, entry in manifest["files"].items():
+        try:
+            size = (directory / name).stat().st_size
+            if not os.access(directory / name, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            problems[name] = f"{name} cannot be read ({error.strerror})"
+            continue
+        if size < entry["bytes"]:
+            problems[name] = f"{name} has {size} bytes, expected {entry['bytes']}"
+    return problems
 
 
 def open_collection(directory: Path, manifest: dict[str, Any], mapped: bool) -> Collated:
     """Args:
+    manifest: what is read of it is the same whatever the files have grown by since.
     mapped: the arrays stay in their files, and come into memory as they are used; otherwise they are read now.
     """
     loaded: dict[str, np.ndarray] = {}
 
     def load(name: str) -> np.ndarray:
         if name not in loaded:
-            array = np.load(directory / name, mmap_mode="r" if mapped else None, allow_pickle=False)
-            loaded[name] = np.asarray(
-                array
-            )  # of the same memory; picking from `np.memmap` itself costs several times that
+            loaded[name] = open_array(directory, name, manifest["files"][name], mapped)
         return loaded[name]
 
     stores: dict[Key, Store] = {}
     for entry in manifest["stores"]:
-        key = entry["key"]
         columns = {name: _read(column, load) for name, column in entry["columns"].items()}
         counts = load(entry["num_nodes"]) if entry["num_nodes"] is not None else None
-        stores[(key[0], key[1], key[2]) if isinstance(key, list) else key] = Store(
-            columns, counts, entry["says_num_nodes"], entry["numbers_nodes"]
-        )
+        stores[key_of(entry)] = Store(columns, counts, entry["says_num_nodes"], entry["numbers_nodes"])
     return Collated(manifest["num_graphs"], manifest["heterogeneous"], stores, tuple(manifest["left_out"]))
 
 
 def content_digest(collated: Collated) -> str:
     """Hex digest of all that batches are cut from."""
-    digest, arrays = hashlib.blake2b(digest_size=16), _Arrays()
-    described = [_store(key, store, arrays, summaries=False) for key, store in collated.stores.items()]
-    digest.update(json.dumps([FORMAT, collated.num_graphs, collated.heterogeneous, described]).encode())
-    for array in arrays.files.values():
-        digest.update(f"\n{array.dtype} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    digest = hashlib.blake2b(json.dumps([FORMAT, collated.num_graphs, collated.heterogeneous]).encode(), digest_size=16)
+    for key, store in collated.stores.items():
+        digest.update(f"\n{json.dumps([key, store.says_num_nodes, store.numbers_nodes, list(store.columns)])}".encode())
+        for array in () if store.num_nodes is None else (store.num_nodes,):
+            _add_array(digest, array)
+        for column in store.columns.values():
+            _add_column(digest, column)
     return digest.hexdigest()
 
 
-class _Arrays:
-    """The arrays of a collection by the name of their file; one that several columns share is there once."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, np.ndarray] = {}
-        self._names: dict[int, str] = {}
-
-    def name(self, array: np.ndarray | None) -> str | None:
-        if array is None:
-            return None
-        if id(array) not in self._names:
-            self._names[id(array)] = name = f"{len(self.files):04}.npy"
-            self.files[name] = array
-        return self._names[id(array)]
-
-
-def _store(key: Key, store: Store, arrays: _Arrays, summaries: bool = True) -> dict[str, Any]:
-    return {
-        "key": list(key) if isinstance(key, tuple) else key,
-        "num_nodes": arrays.name(store.num_nodes),
-        "says_num_nodes": store.says_num_nodes,
-        "numbers_nodes": store.numbers_nodes,
-        "columns": {name: _described(name, column, arrays, summaries) for name, column in store.columns.items()},
-    }
+def _add_column(digest: Any, column: Column) -> None:
+    digest.update(f"\n{type(column).__name__}".encode())
+    for name, value in _fields(column):
+        if isinstance(value, np.ndarray):
+            _add_array(digest, value)
+        elif isinstance(value, Ragged):
+            _add_column(digest, value)
+        elif name == "columns":
+            digest.update(json.dumps(list(value) if isinstance(value, dict) else len(value)).encode())
+            for inner in value.values() if isinstance(value, dict) else value:
+                _add_column(digest, inner)
+        elif isinstance(value, (str, int, bool)) or value is None:
+            digest.update(f"\n{name} {value}".encode())
 
 
-def _described(name: str, column: Column, arrays: _Arrays, summaries: bool) -> dict[str, Any]:
-    if isinstance(column, Ragged):
-        real = column.values.dtype.kind in _REAL and column.axis == 0 and str(column.values.dtype) == column.dtype
-        return {
-            "kind": "ragged",
-            "values": arrays.name(column.values),
-            "slices": arrays.name(column.slices),
-            "axis": column.axis,
-            "dtype": column.dtype,
-            "increments": arrays.name(column.increments),
-            "summary": _summary(name, column.values) if real and summaries else None,
-        }
-    if isinstance(column, Numbers):
-        return {
-            "kind": "numbers",
-            "values": arrays.name(column.values),
-            "increments": arrays.name(column.increments),
-            "summary": _summary(name, column.values) if summaries else None,
-        }
-    if isinstance(column, Objects):
-        named = {"text": arrays.name(column.text), "slices": arrays.name(column.slices)}
-        return {"kind": "objects", **named, "mixed": column.mixed}
-    if isinstance(column, Sparse):
-        parts = {part: getattr(column, part) for part in ("rows", "columns", "values")}
-        return {
-            "kind": "sparse",
-            "layout": column.layout,
-            "diagonal": column.diagonal,
-            **{part: _described(part, inner, arrays, False) for part, inner in parts.items()},
-            "shapes": arrays.name(column.shapes),
-            "coalesced": arrays.name(column.coalesced),
-        }
-    if isinstance(column, Mapping):
-        inner = {key: _described(key, each, arrays, False) for key, each in column.columns.items()}
-        return {"kind": "mapping", "columns": inner}
-    assert isinstance(column, Sequence)
-    return {"kind": "sequence", "columns": [_described(name, each, arrays, False) for each in column.columns]}
+def _add_array(digest: Any, array: np.ndarray) -> None:
+    digest.update(f"\n{array.dtype} {array.shape}\n".encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _arrays(collated: Collated) -> Iterator[np.ndarray]:
+    for store in collated.stores.values():
+        if store.num_nodes is not None:
+            yield store.num_nodes
+        for column in store.columns.values():
+            yield from _arrays_of(column)
+
+
+def _arrays_of(column: Any) -> Iterator[np.ndarray]:
+    inner = getattr(column, "columns", None)
+    if isinstance(inner, (dict, list)):
+        for each in inner.values() if isinstance(inner, dict) else inner:
+            yield from _arrays_of(each)
+        return
+    for _, value in _fields(column):
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, Ragged):
+            yield from _arrays_of(value)
+
+
+def _fields(column: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(column, field.name)) for field in fields(column)]
 
 
 def _read(entry: dict[str, Any], load: Callable[[str], np.ndarray]) -> Any:
@@ -212,27 +226,3 @@ def _read(entry: dict[str, Any], load: Callable[[str], np.ndarray]) -> Any:
     if entry["kind"] == "mapping":
         return Mapping({name: _read(inner, load) for name, inner in entry["columns"].items()})
     return Sequence([_read(inner, load) for inner in entry["columns"]])
-
-
-def _summary(name: str, array: np.ndarray) -> dict[str, Any]:
-    """What the manifest says of an attribute's values, see `summarise`."""
-    width = int(np.prod(array.shape[1:]))
-    found = summarise(array, feature=name == "x" and width <= _MOST_COLUMNS)
-    moments = {}
-    if found.mean is not None and found.std is not None and width <= _MOST_COLUMNS:
-        moments = {"mean": _finite(found.mean), "std": _finite(found.std)}
-    return {"low": found.low, "high": found.high, "missing": found.missing, **moments}
-
-
-def _finite(values: np.ndarray) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
-
-
-def read_summary(entry: dict[str, Any]) -> Summary:
-    """Of a column of the manifest; of what has none, an empty one."""
-    found = entry.get("summary") or {"low": None, "high": None, "missing": 0}
-    mean, std = (
-        None if name not in found else np.array([np.nan if v is None else v for v in found[name]])
-        for name in ("mean", "std")
-    )
-    return Summary(found["low"], found["high"], found["missing"], mean, std)

@@ -60,12 +60,14 @@ def _kind(value: Any) -> str:
 
 
 class Gathering:
-    """Takes one value of each graph, in order."""
+    """Takes one value of each graph, in order; a batch of them at a time becomes a column."""
 
     kind = ""
 
     def __init__(self, key: str, value: Any, place: Place) -> None:
-        self.key = key
+        self.key, self.first = key, place.graph
+        self.num_bytes = 0
+        """About what the values take that have been added since the last batch."""
 
     def add(self, value: Any, place: Place) -> None:
         """Take a graph's value.
@@ -75,15 +77,17 @@ class Gathering:
             Left: as `gather_like`.
         """
         if _kind(value) != self.kind:
-            raise place.refuse(f"is {_kind(value)}, and {self.kind} in graph 0")
+            raise place.refuse(f"is {_kind(value)}, and {self.kind} in graph {self.first}")
         self._add(value, place)
 
     def _add(self, value: Any, place: Place) -> None:
         raise NotImplementedError
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Column:
-        """Args:
-        share: gives an equal array that is there already for one, so that equal ones are kept once.
+        """The values since the last call; they are not kept here any longer.
+
+        Args:
+            share: gives an equal array that is there already for one, so that equal ones are kept once.
         """
         raise NotImplementedError
 
@@ -108,20 +112,23 @@ class _Tensors(Gathering):
         self.dtype, self.shape = value.dtype, self._but_rows(first)
         self.parts: list[Tensor] = []
         self.increments: list[np.ndarray] = []
+        self.increment_shape: tuple[int, ...] | None = None
 
     def _but_rows(self, value: Tensor) -> tuple[int, ...]:
         return (*value.shape[: self.axis], *value.shape[self.axis + 1 :])
 
     def _add(self, value: Tensor, place: Place) -> None:
         if value.dtype != self.dtype:
-            raise place.refuse(f"is {_name(value.dtype)}, and {_name(self.dtype)} in graph 0; give all the same type")
+            raise place.refuse(
+                f"is {_name(value.dtype)}, and {_name(self.dtype)} in graph {self.first}; give all the same type"
+            )
         value = value.detach().cpu()
         if self.stacked:
             value = value.unsqueeze(0)
         if value.dim() != len(self.shape) + 1 or self._but_rows(value) != self.shape:
             raise place.refuse(
-                f"has shape {list(value.shape)}; it has to be {self._expected()}, as in graph 0, to be put together "
-                f"along axis {self.axis}"
+                f"has shape {list(value.shape)}; it has to be {self._expected()}, as in graph {self.first}, to be put "
+                f"together along axis {self.axis}"
             )
         increment = np.asarray(self._increment(value, place))
         if increment.dtype.kind not in "iub":
@@ -130,8 +137,13 @@ class _Tensors(Gathering):
             raise place.refuse(
                 f"has {value.dim()} axes and the increment of an index of edges; call it something without `index`"
             )
-        if self.increments and increment.shape != self.increments[0].shape:
-            raise place.refuse(f"has an increment of shape {list(increment.shape)}, other than that of graph 0")
+        if self.increment_shape is None:
+            self.increment_shape = increment.shape
+        if increment.shape != self.increment_shape:
+            raise place.refuse(
+                f"has an increment of shape {list(increment.shape)}, other than that of graph {self.first}"
+            )
+        self.num_bytes += value.nbytes
         self.increments.append(increment.astype(np.int64))
         self.parts.append(value if type(value) is Tensor else value.as_subclass(Tensor))
 
@@ -141,9 +153,9 @@ class _Tensors(Gathering):
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Ragged:
         slices = offsets_of(np.array([part.size(self.axis) for part in self.parts], np.int64))
-        whole = torch.cat(self.parts, dim=self.axis).contiguous()
-        self.parts.clear()
+        whole = torch.cat(self.parts, dim=self.axis).movedim(self.axis, 0).contiguous()
         increments = np.stack(self.increments)
+        self.parts, self.increments, self.num_bytes = [], [], 0
         kept = share(increments) if increments.any() or increments.ndim > 1 else None
         return Ragged(bits_of(whole), share(slices), self.axis, _name(self.dtype), kept)
 
@@ -166,16 +178,18 @@ class _Numbers(Gathering):
         self.increments.append(increment)
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Column:
-        increments = np.array(self.increments, np.int64)
-        types = {type(value) for value in self.values}
+        increments, values = np.array(self.increments, np.int64), self.values
+        self.values, self.increments = [], []
+        types = {type(value) for value in values}
         if len(types) == 1 and types <= set(_NUMBERS):
-            array = np.array(self.values, _NUMBERS[types.pop()])
+            array = np.array(values, _NUMBERS[types.pop()])
             return Numbers(array, share(increments) if increments.any() else None)
         if increments.any():
-            raise Left("numbers of several types with an increment for batches are not kept")
-        return _as_json([json.dumps(value) for value in self.values], mixed=True)
+            raise Left(MIXED)
+        return as_json([json.dumps(value) for value in values], mixed=True)
 
 
+MIXED = "numbers of several types with an increment for batches are not kept"
 _NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
@@ -194,13 +208,15 @@ class _Objects(Gathering):
             same, text = False, ""
         if not same:
             raise Left(f"{_described(value)} cannot be written as JSON; make it a tensor, text, or a list of numbers")
+        self.num_bytes += len(text)
         self.texts.append(text)
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Objects:
-        return _as_json(self.texts)
+        texts, self.texts, self.num_bytes = self.texts, [], 0
+        return as_json(texts)
 
 
-def _as_json(texts: list[str], mixed: bool = False) -> Objects:
+def as_json(texts: list[str], mixed: bool = False) -> Objects:
     encoded = [text.encode() for text in texts]
     slices = offsets_of(np.array([len(text) for text in encoded], np.int64))
     return Objects(np.frombuffer(b"".join(encoded), np.uint8), slices, mixed)
@@ -224,19 +240,23 @@ class _Sparse(Gathering):
         value = value.detach().cpu()
         coo = self.layout == "coo"
         if value.dim() != 2 or (value.layout == torch.sparse_coo) != coo or value.dtype != self.dtype:
-            raise place.refuse("is another kind of sparse matrix than in graph 0; give all the same layout and type")
+            raise place.refuse(
+                f"is another kind of sparse matrix than in graph {self.first}; give all the same layout and type"
+            )
         if coo:
             rows, columns = value._indices()
             self.parts.append((rows, columns, value._values()))
         else:
             self.parts.append((value.crow_indices().long().diff(), value.col_indices().long(), value.values()))
+        self.num_bytes += sum(part.nbytes for part in self.parts[-1])
         self.shapes.append((value.size(0), value.size(1)))
         self.coalesced.append(coo and value.is_coalesced())
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Sparse:
         rows, columns, values = (self._ragged([part[n] for part in self.parts], share) for n in range(3))
-        shapes = np.array(self.shapes, np.int64)
-        return Sparse(self.layout, self.diagonal, rows, columns, values, shapes, np.array(self.coalesced))
+        shapes, coalesced = np.array(self.shapes, np.int64), np.array(self.coalesced)
+        self.parts, self.shapes, self.coalesced, self.num_bytes = [], [], [], 0
+        return Sparse(self.layout, self.diagonal, rows, columns, values, shapes, coalesced)
 
     def _ragged(self, parts: list[Tensor], share: Callable[[np.ndarray], np.ndarray]) -> Ragged:
         slices = offsets_of(np.array([len(part) for part in parts], np.int64))
@@ -256,10 +276,12 @@ class _Mappings(Gathering):
     def _add(self, value: Any, place: Place) -> None:
         for name, gathering in self.inner.items():
             if name not in value:
-                raise place.refuse(f"has no key {name!r}, as in graph 0")
+                raise place.refuse(f"has no key {name!r}, as in graph {self.first}")
             gathering.add(value[name], place._replace(name=f"{place.name}[{name!r}]"))
+        self.num_bytes = sum(gathering.num_bytes for gathering in self.inner.values())
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Mapping:
+        self.num_bytes = 0
         return Mapping({name: gathering.finished(share) for name, gathering in self.inner.items()})
 
 
@@ -272,11 +294,13 @@ class _Lists(Gathering):
 
     def _add(self, value: Any, place: Place) -> None:
         if len(value) != len(self.inner):
-            raise place.refuse(f"is a list of {len(value)}, and of {len(self.inner)} in graph 0")
+            raise place.refuse(f"is a list of {len(value)}, and of {len(self.inner)} in graph {self.first}")
         for number, (gathering, item) in enumerate(zip(self.inner, value)):
             gathering.add(item, place._replace(name=f"{place.name}[{number}]"))
+        self.num_bytes = sum(gathering.num_bytes for gathering in self.inner)
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Sequence:
+        self.num_bytes = 0
         return Sequence([gathering.finished(share) for gathering in self.inner])
 
 

@@ -24,10 +24,10 @@ from ..graph.schema import GRAPH, Attribute, Edges, Nodes, Schema, Wants
 from .access import Access
 from .collated import Collated, Key, Store
 from .columns import Column, Numbers, Sparse
-from .files import read_summary
 from .joining import Names
 from .look import Look
 from .ragged import Ragged, numbered, offsets_of
+from .summary import read_summary
 
 _OF_NODES = ("x", "x_cat", "pos", "batch")
 _OF_EDGES = ("edge_attr", "edge_weight")

@@ -104,7 +104,7 @@ class _Join:
             raise self._unlike(name, values, like)
         assert axis is not None
         sizes = [1] * len(values) if stacked else [value.size(axis) for value in values]
-        whole = whole.detach().cpu().contiguous()
+        whole = whole.detach().cpu().movedim(axis, 0).contiguous()
         increments = self._increments(name, values)
         return Ragged(bits_of(whole), offsets_of(np.array(sizes, np.int64)), axis, like.dtype, increments)
 
@@ -162,7 +162,8 @@ class _Join:
 
     def _unlike(self, name: str, values: list[Any], like: Ragged) -> ExperimentError:
         """Which one differs, and how."""
-        shape = [str(size) for size in (*like.values.shape[: like.axis], "...", *like.values.shape[like.axis + 1 :])]
+        rest = like.values.shape[1:]
+        shape = [str(size) for size in (*rest[: like.axis], "...", *rest[like.axis :])]
         for number, value in zip(self.ids, values):
             sparse = value.layout != torch.strided
             rows = value.unsqueeze(0) if value.dim() == 0 else value
@@ -181,14 +182,12 @@ _NUMBERS: dict[str, type] = {"b": bool, "i": int, "f": float}
 
 
 def _is_like(whole: Tensor, axis: int | None, like: Ragged) -> bool:
-    shape, expected = tuple(whole.shape), like.values.shape
+    shape, rest = tuple(whole.shape), like.values.shape[1:]
     return (
         axis is not None
         and axis == like.axis
         and str(whole.dtype) == f"torch.{like.dtype}"
-        and len(shape) == len(expected)
-        and shape[:axis] == expected[:axis]
-        and shape[axis + 1 :] == expected[axis + 1 :]
+        and (*shape[:axis], *shape[axis + 1 :]) == rest
     )
 
 

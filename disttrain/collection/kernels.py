@@ -10,21 +10,30 @@ from ..machine_code import compiled
 
 @compiled
 def copy_ranges(source, starts, sizes, width, out):
-    """Put ranges of rows side by side, in each of several planes.
+    """Put ranges of rows end to end, and the planes of each row apart.
 
     Args:
-        source: [planes, rows * width] words.
+        source: [rows * planes * width] words; of each row its planes, one after the other.
         starts, sizes: int64 [n], in rows.
-        width: words per row.
+        width: words of a row in each plane.
         out: [planes, sizes.sum() * width], filled.
     """
-    for plane in range(source.shape[0]):
+    planes = out.shape[0]
+    row_words = planes * width
+    for plane in range(planes):
         at = 0
         for i in range(len(starts)):
-            begin = starts[i] * width
-            for word in range(sizes[i] * width):
-                out[plane, at + word] = source[plane, begin + word]
-            at += sizes[i] * width
+            begin = starts[i] * row_words + plane * width
+            if planes == 1:
+                for word in range(sizes[i] * width):
+                    out[plane, at + word] = source[begin + word]
+                at += sizes[i] * width
+                continue
+            for _ in range(sizes[i]):
+                for word in range(width):
+                    out[plane, at + word] = source[begin + word]
+                begin += row_words
+                at += width
 
 
 @compiled

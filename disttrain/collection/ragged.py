@@ -21,11 +21,12 @@ class Ragged:
     """The parts of all graphs, concatenated along one axis as PyG's `collate` does."""
 
     values: np.ndarray
-    """[..., rows of all graphs, ...], C-contiguous; of a type that NumPy lacks (bfloat16), its bits."""
+    """[rows of all graphs, ...], C-contiguous: the axis of the rows comes first, so that files of them grow at the end
+    (`edge_index` is [num_edges, 2]). Of a type that NumPy lacks (bfloat16), its bits."""
     slices: np.ndarray
     """int64 [num_graphs + 1]: graph i has the rows `slices[i]` to `slices[i + 1] - 1`."""
     axis: int
-    """That of the rows."""
+    """That of the rows in the tensors of graphs and batches."""
     dtype: str
     """torch's name: "float32"."""
     increments: np.ndarray | None = None
@@ -40,7 +41,7 @@ class Ragged:
         shape = (*self._before, int(sizes.sum()), *self._after)
         out = np.empty(shape, self.values.dtype)
         if out.size:
-            words = out.reshape(len(self._words), -1).view(self._words.dtype)
+            words = out.reshape(prod(self._before), -1).view(self._words.dtype)
             copy_ranges(self._words, starts, sizes, self._width, words)
         value = torch.from_numpy(out)
         if value.dtype != self.torch_dtype:
@@ -67,17 +68,16 @@ class Ragged:
 
     @property
     def _before(self) -> tuple[int, ...]:
-        return self.values.shape[: self.axis]
+        return self.values.shape[1 : 1 + self.axis]
 
     @property
     def _after(self) -> tuple[int, ...]:
-        return self.values.shape[self.axis + 1 :]
+        return self.values.shape[1 + self.axis :]
 
     @cached_property
     def _words(self) -> np.ndarray:
-        """[planes, words] over the same memory."""
-        values = np.asarray(self.values).reshape(prod(self._before), -1 if self.values.size else 0)
-        words = values.view(_WORDS.get(self._word_bytes, np.uint8))
+        """[words] over the same memory."""
+        words = np.asarray(self.values).reshape(-1).view(_WORDS.get(self._word_bytes, np.uint8))
         words.flags.writeable = False  # one type for the kernels, mapped or not
         return words
 
