@@ -31,6 +31,7 @@ from .summary import read_summary
 
 _OF_NODES = ("x", "x_cat", "pos", "batch")
 _OF_EDGES = ("edge_attr", "edge_weight")
+_GRAPHS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,22 @@ class Graphs:
                 return None
         found = self._summary(key, name)
         return None if found.mean is None or found.std is None else (found.mean, found.std)
+
+    def training_degrees(self, edge_type: EdgeType) -> np.ndarray:
+        """How many destination nodes of the training graphs have 0, 1, ... edges of a relation, int64.
+
+        Cost: reading these edges once, so many graphs at a time that memory stays bounded.
+        """
+        ids, counts = np.flatnonzero(self.masks["train_mask"]), np.zeros(1, np.int64)
+        for first in range(0, len(ids), _GRAPHS_AT_ONCE):
+            batch = self.batch(ids[first : first + _GRAPHS_AT_ONCE], Wants())
+            dst, num_nodes = batch[edge_type].edge_index[1].numpy(), int(batch[edge_type[2]].num_nodes)
+            found = np.bincount(np.bincount(dst, minlength=num_nodes))
+            longer = np.zeros(max(len(found), len(counts)), np.int64)
+            longer[: len(counts)] = counts
+            longer[: len(found)] += found
+            counts = longer
+        return counts
 
     def refuse_unknown(self, wants: Wants) -> None:
         """Raises:

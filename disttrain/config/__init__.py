@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .aggregation import Aggr, Aggregation, AggrName, aggregations
+from .aggregation import Aggr, Aggregation, AggrName, Pooling, aggregations, pools
 from .data import (
     CsvFormat,
     Data,
@@ -34,16 +34,25 @@ from .data import (
 )
 from .evaluate import Evaluate
 from .experiment import Experiment
+from .graph_models import (
+    GatModel,
+    GcnModel,
+    GineModel,
+    GinModel,
+    GpsModel,
+    GraphConvOptions,
+    OfGraphs,
+    PnaModel,
+    SageModel,
+)
+from .layered import Inputs, Layered, Pooled
 from .model import (
     TAKE_EDGE_ATTR,
     TAKE_EDGE_WEIGHT,
     Conv,
     CustomModel,
-    GinModel,
     HeteroConvModel,
     HgtModel,
-    Inputs,
-    Layered,
     Model,
     Options,
     RelationOptions,
@@ -103,11 +112,16 @@ __all__ = [
     "FileData",
     "ForeignKey",
     "Fraction",
+    "GatModel",
+    "GcnModel",
     "GeneratedData",
     "GeneratedEdges",
     "GeneratedNodes",
     "GinModel",
+    "GineModel",
+    "GpsModel",
     "GraphClassification",
+    "GraphConvOptions",
     "GraphRegression",
     "GraphTask",
     "HeteroConvModel",
@@ -121,9 +135,13 @@ __all__ = [
     "NodeRegression",
     "NodeTable",
     "NodeTask",
+    "OfGraphs",
     "OgbData",
     "Options",
     "Partition",
+    "PnaModel",
+    "Pooled",
+    "Pooling",
     "PygData",
     "PythonData",
     "RegressionMetric",
@@ -132,6 +150,7 @@ __all__ = [
     "RelationWeights",
     "RgatModel",
     "RgcnModel",
+    "SageModel",
     "Sampling",
     "Scheduler",
     "Section",
@@ -153,5 +172,6 @@ __all__ = [
     "edge_type_name",
     "fanout_conflicts",
     "parse_edge_type",
+    "pools",
     "task_conflicts",
 ]

@@ -24,14 +24,12 @@ def _usable(name: Any) -> Any:
     return name
 
 
-AggrName = Annotated[
-    Literal[
-        "mean", "sum", "max", "min", "mul", "var", "std", "softmax", "powermean", "median", "quantile",
-        "variance_preserving", "degree_scaler", "sort", "lstm", "gru", "lcm", "set2set", "attentional", "deep_sets",
-        "set_transformer", "graph_multiset_transformer", "patch_transformer", "mlp",
-    ],
-    BeforeValidator(_usable),
+_Names = Literal[
+    "mean", "sum", "max", "min", "mul", "var", "std", "softmax", "powermean", "median", "quantile",
+    "variance_preserving", "degree_scaler", "sort", "lstm", "gru", "lcm", "set2set", "attentional", "deep_sets",
+    "set_transformer", "graph_multiset_transformer", "patch_transformer", "mlp",
 ]  # fmt: skip
+AggrName = Annotated[_Names, BeforeValidator(_usable)]
 
 PLAIN = ("mean", "sum", "max", "min", "std", "var", "median", "softmax", "powermean")
 """Those that attention can weigh: element by element, whatever the axes."""
@@ -149,6 +147,32 @@ def _complete(name: Any) -> Any:
 OneAggr = Annotated[AggrName, BeforeValidator(_complete)] | Aggregation
 Aggr = OneAggr | Annotated[tuple[OneAggr, ...], Field(min_length=1)]
 """A name, `{kind: ..., args: {...}}`, or a list of these."""
+
+
+_OF_GRAPHS: dict[str, Aggregation] = {
+    "attention": Aggregation(kind="attentional"),
+    "set2set": Aggregation(kind="set2set", args={"processing_steps": 3}),
+}
+"""What a plain name stands for where nodes are pooled."""
+
+
+def _complete_pool(name: Any) -> Any:
+    return name if isinstance(name, str) and name in _OF_GRAPHS else _complete(name)
+
+
+PoolName = Annotated[
+    Literal[_Names, "attention"],  # pyright: ignore[reportInvalidTypeForm]
+    BeforeValidator(_complete_pool),
+    BeforeValidator(_usable),
+]
+Pooling = PoolName | Aggregation | Annotated[tuple[PoolName | Aggregation, ...], Field(min_length=1)]
+"""How nodes become a graph: as `Aggr`."""
+
+
+def pools(pooling: Pooling) -> tuple[Aggregation, ...]:
+    """One or several, all in the long form."""
+    several = pooling if isinstance(pooling, tuple) else (pooling,)
+    return tuple(aggregations(_OF_GRAPHS.get(one, one) if isinstance(one, str) else one)[0] for one in several)  # pyright: ignore[reportArgumentType]
 
 
 def aggregations(aggr: Aggr) -> list[Aggregation]:

@@ -7,11 +7,12 @@ from . import (
     TAKE_EDGE_WEIGHT,
     CustomModel,
     Experiment,
-    GinModel,
+    GpsModel,
     GraphRegression,
     GraphTask,
     HeteroConvModel,
     NodeRegression,
+    Pooled,
     Section,
 )
 from .yaml import path_text
@@ -61,8 +62,15 @@ def ignored_settings(experiment: Experiment) -> list[str]:
             idle(experiment.data, ("data",), key, f"task.kind is {task.kind}, one graph is no collection")
         for key in ("drop_last", "balance", "max_nodes", "max_edges"):
             idle(sampling, ("sampling",), key, f"task.kind is {task.kind}, one graph is no collection")
-    if isinstance(model, GinModel) and model.head_layers == 1:
+    if isinstance(model, Pooled) and not isinstance(task, GraphTask):
+        for key in ("pooling", "head_layers", "head_dropout"):
+            idle(model, ("model",), key, f"task.kind is {task.kind}, nodes are not pooled")
+    elif isinstance(model, Pooled) and model.head_layers == 1:
         idle(model, ("model",), "head_dropout", "model.head_layers is 1, there is nothing between")
+    if isinstance(model, GpsModel):
+        idle(model, ("model",), "residual", "gps has ways around of its own")
+        if model.conv in ("gin", "gcn", "sage", "none"):
+            idle(model, ("model",), "edge_attr", f"model.conv is {model.conv}, which takes none")
     if isinstance(task, (NodeRegression, GraphRegression)) and task.loss != "huber":
         idle(task, ("task",), "delta", f"task.loss is {task.loss}, only huber has it")
     if train.precision == "fp32":

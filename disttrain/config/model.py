@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt, model_validator
 
 from .aggregation import PLAIN, Aggr
+from .graph_models import GatModel, GcnModel, GineModel, GinModel, GpsModel, PnaModel, SageModel
+from .layered import Layered, Pooled, heads_divide_hidden
 from .section import DottedPath, Fraction, Relation, Section
 
 Conv = Literal["sage", "gat", "gatv2", "gcn", "gin", "graph"]
@@ -39,42 +41,9 @@ class Options(NamedTuple):
     edge_weight: str | None
 
 
-class Inputs(Section):
-    """Feature alignment: each node type's attributes become one tensor of width `hidden` (or stay as they are)."""
-
-    project: bool = True
-    """A Linear per type to `hidden`. false: features go to the first convolution as wide as they are."""
-    standardize: bool = False
-    """Subtract the mean and divide by the standard deviation of each column of `x` (computed over all nodes)."""
-    layer_norm: bool = False
-    dropout: Fraction = 0.0
-    embedding_dim: PositiveInt | None = None
-    """Width of the learnable embedding of types without features; null: `hidden`."""
-    categorical_dim: PositiveInt = 16
-    """Width of the embedding of each categorical column (`x_cat`)."""
-
-
-class Layered(Section):
-    """What all built-in models have."""
-
-    kind: Literal["hetero_conv", "rgcn", "rgat", "hgt", "gin"]
-    hidden: PositiveInt = 64
-    layers: PositiveInt = 2
-    residual: bool = False
-    """Add a node's vector before the layer to that after it (by a Linear where the widths differ)."""
-    norm: Literal["none", "layer", "batch"] = "none"
-    activation: Literal["relu", "elu", "leaky_relu", "gelu", "none"] = "relu"
-    dropout: Fraction = 0.0
-    """Of the vectors after each layer, in training."""
-    jumping_knowledge: Literal["none", "cat", "max", "lstm"] = "none"
-    """What the embedding is made of: the last layer's vector, or those after all layers (arXiv:1806.03536)."""
-    l2_normalize: bool = False
-    """Normalise the output embedding before the head to unit length, as Simple-HGN does."""
-    inputs: Inputs = Inputs()
-
-
-class HeteroConvModel(Layered):
-    """A convolution per relation, whose messages are combined at each node."""
+class HeteroConvModel(Pooled):
+    """A convolution per relation, whose messages are combined at each node. Of a collection of graphs the nodes of each
+    type are then pooled, and a graph's vector is those of its types side by side."""
 
     kind: Literal["hetero_conv"]
     conv: Conv = "sage"
@@ -204,7 +173,7 @@ class RgatModel(RelationWeights):
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> RgatModel:
-        return _heads_divide_hidden(self)
+        return heads_divide_hidden(self)
 
 
 class HgtModel(Layered):
@@ -219,34 +188,7 @@ class HgtModel(Layered):
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> HgtModel:
-        return _heads_divide_hidden(self)
-
-
-_Headed = TypeVar("_Headed", "RgatModel", "HgtModel")
-
-
-def _heads_divide_hidden(model: _Headed) -> _Headed:
-    if model.hidden % model.heads:
-        raise ValueError(f"heads ({model.heads}) must divide hidden ({model.hidden})")
-    return model
-
-
-class GinModel(Layered):
-    """Graph isomorphism network (arXiv:1810.00826) over the graphs of a collection: PyG's `GINConv`, a two-layer MLP in
-    each, then one vector for each graph. `norm` stands in the MLPs and after each layer."""
-
-    kind: Literal["gin"]
-    layers: PositiveInt = 4
-    norm: Literal["none", "layer", "batch"] = "batch"
-    train_eps: bool = True
-    """Learn how much a node counts beside its neighbours; false: as much as each of them."""
-    pooling: Literal["sum", "mean", "max"] = "sum"
-    """How the vectors of a graph's nodes become the graph's."""
-    jumping_knowledge: Literal["none", "cat", "max", "lstm"] = "cat"
-    """Which layers' vectors are pooled; `cat`, side by side, is that of the paper."""
-    head_layers: PositiveInt = 2
-    """Of the MLP from a graph's vector to the output."""
-    head_dropout: Fraction = 0.0
+        return heads_divide_hidden(self)
 
 
 class CustomModel(Section):
@@ -260,5 +202,17 @@ class CustomModel(Section):
 
 
 Model = Annotated[
-    HeteroConvModel | RgcnModel | RgatModel | HgtModel | GinModel | CustomModel, Field(discriminator="kind")
+    HeteroConvModel
+    | RgcnModel
+    | RgatModel
+    | HgtModel
+    | GinModel
+    | GineModel
+    | GcnModel
+    | SageModel
+    | GatModel
+    | PnaModel
+    | GpsModel
+    | CustomModel,
+    Field(discriminator="kind"),
 ]

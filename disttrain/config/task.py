@@ -108,7 +108,7 @@ def task_conflicts(kinds: Mapping[str, str | None]) -> dict[tuple[str, ...], str
         return {}
     found: dict[tuple[str, ...], str] = {}
     if not task.startswith("graph_"):
-        if model in GRAPH_MODELS:
+        if model in ONLY_OF_GRAPHS:
             text = (
                 f"{model} is about whole graphs, and task.kind is {task}; choose hetero_conv or another model of nodes"
             )
@@ -131,6 +131,7 @@ def task_conflicts(kinds: Mapping[str, str | None]) -> dict[tuple[str, ...], str
     return found
 
 
-GRAPH_MODELS = ("gin",)
+ONLY_OF_GRAPHS = ("gin", "gine", "gcn", "sage", "gat", "pna", "gps")
+GRAPH_MODELS = (*ONLY_OF_GRAPHS, "hetero_conv")
 COLLECTIONS = ("pyg", "python")
 GRAPH_SPLITS = ("ratio", "stratified", "folds", "files")

@@ -29,7 +29,10 @@ class Scheduler(Section):
 
 class Checkpoints(Section):
     every_steps: PositiveInt | None = None
-    """Also within an epoch, each so many steps; null: at the end of each epoch only."""
+    """Also within an epoch, each so many steps; null: at the end of epochs only."""
+    every_epochs: PositiveInt = 1
+    """Epochs between checkpoints at their ends. The best epoch so far and the last one always write theirs, so that
+    only time is lost: small data has epochs that take no longer than a checkpoint."""
     keep: PositiveInt = 2
     """How many of the newest stay; the best one stays beside them."""
 

@@ -39,10 +39,11 @@ from .. import config
 from ..graph.schema import Schema
 from .blocks import Block, blocks
 from .custom import build_custom
-from .gin import Gin
 from .hetero_conv import HeteroConv
+from .hetero_graphs import HeteroGraphs
 from .hgt import build_hgt
 from .inputs import Statistics
+from .of_graphs import Degrees, OfGraphs
 from .rgat import build_rgat
 from .rgcn import build_rgcn
 
@@ -53,12 +54,20 @@ _BUILD: dict[str, Callable[..., nn.Module]] = {
     "rgcn": build_rgcn,
     "rgat": build_rgat,
     "hgt": build_hgt,
-    "gin": Gin,
+}
+_BUILD_OF_GRAPHS: dict[str, Callable[..., nn.Module]] = {
+    "hetero_conv": HeteroGraphs,
+    **dict.fromkeys(("gin", "gine", "gcn", "sage", "gat", "pna", "gps"), OfGraphs),
 }
 
 
 def build_model(
-    model: config.Model, schema: Schema, target: str, out_channels: int, statistics: Statistics
+    model: config.Model,
+    schema: Schema,
+    target: str,
+    out_channels: int,
+    statistics: Statistics,
+    degrees: Degrees | None = None,
 ) -> nn.Module:
     """Build the model that the experiment names; torch's random generator decides its first weights.
 
@@ -66,6 +75,7 @@ def build_model(
         target: the node type of the seeds.
         out_channels: width of the output.
         statistics: (node type, attribute) -> (mean, std) of each column over all nodes, or None where there are none.
+        degrees: of a collection, what `of_graphs.Degrees` says; None: the schema is of one graph.
 
     Returns:
         A module: `module(batch)` is [batch_size, out_channels], `module.wants` says what a batch must carry.
@@ -75,4 +85,6 @@ def build_model(
     """
     if isinstance(model, config.CustomModel):
         return build_custom(model, schema, target, out_channels)
+    if degrees is not None:
+        return _BUILD_OF_GRAPHS[model.kind](model, schema, target, out_channels, statistics, degrees)
     return _BUILD[model.kind](model, schema, target, out_channels, statistics)

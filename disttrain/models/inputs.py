@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,6 +33,18 @@ def is_featureless(nodes: Nodes) -> bool:
 _WIDE = ("float64", "int32", "int64", "uint32", "uint64")
 
 
+MOST_PLAIN_CODES = 1000
+"""Whole numbers of fewer values than this are taken for categories by `categorical: auto`."""
+
+
+def is_categorical(choice: Literal["auto"] | bool, attribute: Attribute) -> bool:
+    """Whether an attribute of a collection is to be read as codes, by `model.inputs.categorical`."""
+    whole = attribute.dtype.startswith(("int", "uint"))
+    if choice != "auto":
+        return choice and whole
+    return whole and (attribute.low or 0) >= 0 and (attribute.high or 0) < MOST_PLAIN_CODES
+
+
 class NodeInput(nn.Module):
     """One node type's input: `x` (any dtype, [N, ...]) and `x_cat` ([N, C] codes), or an embedding of the ids.
 
@@ -50,9 +63,13 @@ class NodeInput(nn.Module):
         statistics: tuple[np.ndarray, np.ndarray] | None,
         codes: Sequence[int] | None = None,
         embedding_width: int | None = None,
+        x_name: str = "x",
+        x_is_codes: bool = False,
     ) -> None:
         """Args:
         hidden: the width of what comes out, with `project`.
+        x_name: what the batch calls `x`.
+        x_is_codes: it holds whole numbers that are categories, as `x_cat` does.
         codes: how many codes each column of `x_cat` has; None: as many as the highest of all columns says.
         embedding_width: of a type without features, not to be projected; None: as the settings say.
 
@@ -61,7 +78,9 @@ class NodeInput(nn.Module):
         """
         super().__init__()
         width = 0
-        self.has_x = x is not None and prod(x.shape) > 0
+        self.x_name = x_name
+        codes_of = {"x_cat": x_cat} | ({x_name: x} if x_is_codes else {})
+        self.has_x = x is not None and prod(x.shape) > 0 and not x_is_codes
         self.fill = self.standardize = self.wide = False
         if self.has_x:
             assert x is not None
@@ -79,10 +98,13 @@ class NodeInput(nn.Module):
             self.register_buffer("mean", mean.nan_to_num(0.0))
             self.register_buffer("std", std)
         self.categories = nn.ModuleList()
-        if x_cat is not None and prod(x_cat.shape) > 0:
-            highest = _num_codes(x_cat, num_nodes)
-            columns = prod(x_cat.shape)
-            if codes is None or len(codes) != columns or max(codes) < highest:
+        self.coded: list[str] = []
+        for name, attribute in codes_of.items():
+            if attribute is None or prod(attribute.shape) == 0:
+                continue
+            self.coded.append(name)
+            highest, columns = num_codes(name, attribute, num_nodes), prod(attribute.shape)
+            if name != "x_cat" or codes is None or len(codes) != columns or max(codes) < highest:
                 codes = [highest] * columns
             for rows in codes:
                 self.categories.append(nn.Embedding(rows, settings.categorical_dim))
@@ -105,7 +127,7 @@ class NodeInput(nn.Module):
     def forward(self, nodes: HeteroData) -> Tensor:
         parts: list[Tensor] = []
         if self.has_x:
-            x = nodes.x.flatten(1) if nodes.x.dim() > 1 else nodes.x.unsqueeze(1)
+            x = _by_columns(nodes[self.x_name])
             x = x.double() if self.wide else x.float()
             mean, std = self.mean.to(x.dtype), self.std.to(x.dtype)
             if self.fill:
@@ -114,8 +136,8 @@ class NodeInput(nn.Module):
                 x = (x - mean) / std
             parts.append(x.float())
         if len(self.categories):
-            codes = nodes.x_cat.flatten(1) if nodes.x_cat.dim() > 1 else nodes.x_cat.unsqueeze(1)
-            parts.extend(embed(codes[:, column].long()) for column, embed in enumerate(self.categories))
+            columns = [column for name in self.coded for column in _by_columns(nodes[name]).long().unbind(1)]
+            parts.extend(embed(column) for embed, column in zip(self.categories, columns, strict=True))
         if self.embedding is not None:
             parts.append(self.embedding(nodes.n_id))
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -126,17 +148,26 @@ class NodeInput(nn.Module):
         return x if self.norm is None else self.norm(x)
 
 
-def _num_codes(x_cat: Attribute, num_nodes: int) -> int:
-    """How many rows an embedding of these codes needs."""
-    if x_cat.dtype == "bool":
+def _by_columns(values: Tensor) -> Tensor:
+    """[N, C]"""
+    return values.flatten(1) if values.dim() > 1 else values.unsqueeze(1)
+
+
+def num_codes(name: str, attribute: Attribute, num_rows: int) -> int:
+    """How many rows an embedding of these codes needs.
+
+    Raises:
+        ExperimentError: they are no codes.
+    """
+    if attribute.dtype == "bool":
         return 2
-    low, high = x_cat.low or 0, int(x_cat.high or 0)
-    if not x_cat.dtype.startswith(("int", "uint")) or low < 0:
-        came = f"the smallest is {low:g}" if low < 0 else f"they are {x_cat.dtype}"
-        raise ExperimentError(f"x_cat holds codes, whole numbers from 0 on, of an integer type; {came}")
-    if high >= max(num_nodes, MOST_SPARE_CODES):
+    low, high = attribute.low or 0, int(attribute.high or 0)
+    if not attribute.dtype.startswith(("int", "uint")) or low < 0:
+        came = f"the smallest is {low:g}" if low < 0 else f"they are {attribute.dtype}"
+        raise ExperimentError(f"{name} holds codes, whole numbers from 0 on, of an integer type; {came}")
+    if high >= max(num_rows, MOST_SPARE_CODES):
         raise ExperimentError(
-            f"x_cat has the code {high}, more than there are nodes ({num_nodes:,}); number the categories from 0 on"
+            f"{name} has the code {high}, more than there are rows ({num_rows:,}); number the categories from 0 on"
         )
     return high + 1
 
@@ -152,8 +183,10 @@ class Inputs(nn.Module):
         hidden: int,
         statistics: Statistics,
         embedding_widths: Mapping[str, int] | None = None,
+        of_collection: bool = False,
     ) -> None:
         """Args:
+        of_collection: of many graphs, whose `x` may be categories by `categorical: auto`.
         node_types: those that can matter.
         hidden: width of each type's vectors, with `project`.
         embedding_widths: of types without features, whose embeddings are then not projected.
@@ -170,11 +203,14 @@ class Inputs(nn.Module):
             x, x_cat = nodes.attributes.get("x"), nodes.attributes.get("x_cat")
             known = statistics(node_type, "x") if x is not None else None
             try:
+                choice = settings.categorical
+                coded = x is not None and (of_collection or choice is True) and is_categorical(choice, x)
                 sizes = schema.info.get("categories", {}).get(node_type)
                 module = NodeInput(
                     settings, hidden, nodes.count, x, x_cat, known,
                     codes=list(sizes.values()) if sizes else None,
                     embedding_width=(embedding_widths or {}).get(node_type),
+                    x_is_codes=coded,
                 )  # fmt: skip
             except ExperimentError as error:
                 raise ExperimentError(f'node type "{node_type}": {error}') from None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from .. import data
-from ..config import Experiment, ExperimentError, GraphTask, OgbData, PygData, edge_type_name
+from ..config import EdgeType, Experiment, ExperimentError, GraphTask, OfGraphs, OgbData, PygData, edge_type_name
 from ..config.counted import counted
 from ..graph.files import MANIFEST
 from ..graph.graph import Graph
@@ -58,11 +60,12 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
         ExperimentError: one message with everything in which the experiment does not fit the graph.
     """
     task = world.together(lambda: _build_task(experiment, graph), "building the task").settled(world, graph)
+    degrees = _degrees(experiment, graph, world) if isinstance(experiment.task, GraphTask) else None
 
     def made() -> nn.Module:
         torch.manual_seed(experiment.seed)
         model = build_model(
-            experiment.model, graph.schema, task.node_type, task.out_channels, statistics=graph.statistics
+            experiment.model, graph.schema, task.node_type, task.out_channels, graph.statistics, degrees
         )
         wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue]
         if isinstance(experiment.task, GraphTask):
@@ -72,6 +75,16 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
         return model
 
     return task, world.together(made, "building the model")
+
+
+def _degrees(experiment: Experiment, graph: Any, world: World) -> Callable[[EdgeType], np.ndarray]:
+    """What a model of a collection may ask of the degrees in the training graphs: counted once, by one rank for all."""
+    model = experiment.model
+    counted: dict[EdgeType, np.ndarray] = {}
+    if isinstance(model, OfGraphs) and model.convolution.conv == "pna":
+        edge_types = list(graph.schema.edges)
+        counted = world.lead(lambda: {e: graph.training_degrees(e) for e in edge_types}, "counting degrees")
+    return counted.__getitem__
 
 
 def _build_task(experiment: Experiment, graph: Graph) -> Task:

@@ -218,18 +218,24 @@ class Trainer:
             cpu_seconds=time.process_time() - self.epoch_cpu,
         )  # fmt: skip
         due = epoch_over and (position.epoch + 1) % self.settings.eval_every == 0
+        often = self.settings.checkpoint
+        save = (position.epoch + 1) % often.every_epochs == 0 or position.step % (
+            often.every_steps or position.step + 1
+        ) == 0
         if self.loaders["val"].num_steps and (last or due):
             position.remember_extra(not due)
             evaluation = self._evaluate("val")
             text += "".join(f"  val {name} {value:.4f}" for name, value in evaluation.metrics.items())
             if position.best.update(evaluation.metrics[position.best.metric], position.epoch, position.step):
                 position.best_evaluation = {"metrics": evaluation.metrics, "num_evaluated": evaluation.num_evaluated}
+                save = True
             if position.stop is not None:
                 position.stop.update(evaluation.metrics[position.stop.metric], position.epoch, position.step)
         self.progress.say(text)
         if epoch_over:
             position.epoch, position.epoch_step, position.epoch_loss = position.epoch + 1, 0, MeanLoss()
-        self._save()
+        if save or self._finished():
+            self._save()
 
     def _at_its_length(self) -> bool:
         """Whether the run has all its epochs or steps."""
@@ -310,8 +316,7 @@ class Trainer:
         numbers = [n for n in self.world.gather(self.stop_request.signal, "stopping") if n]
         if self._at_the_end():
             self._end_epoch()
-        else:
-            self._save()
+        self._save()
         text = (
             f"stopped by {signal.Signals(numbers[0]).name} after step {self.position.step}; a checkpoint is in "
             f"{self.saved.checkpoints.directory}, and the same command goes on from it"

@@ -33,12 +33,12 @@ def test_a_small_file_with_defaults() -> None:
 
 def test_what_is_about_nodes_does_not_go_with_a_task_about_graphs() -> None:
     found = mistakes(
-        GRAPHS, "model.kind=hetero_conv", "data.split=null", "evaluate.method=layerwise", "train.best_metric=mae"
+        GRAPHS, "model={kind: rgcn}", "data.split=null", "evaluate.method=layerwise", "train.best_metric=mae"
     )
     paths = sorted(line.split(" ")[0].rstrip(":") for line in found)
     assert paths == ["data.split", "evaluate.method", "model.kind", "train.best_metric"]
     text = "\n".join(found)
-    assert "hetero_conv is about nodes, and task.kind is graph_classification; choose gin or custom" in text
+    assert "rgcn is about nodes, and task.kind is graph_classification; choose gin, gine, gcn," in text
     assert "expected one of ratio, stratified, folds, files where task.kind is graph_classification, got masks" in text
     generated = GRAPHS.replace(
         "source: pyg, dataset: TUDataset, root: data, args: {name: MUTAG}", "source: file, path: a"

@@ -167,6 +167,24 @@ def test_early_stopping_keeps_and_scores_the_best(world: World, tmp_path: Path):
     assert (tmp_path / "DONE").exists()
 
 
+def test_with_checkpoints_of_some_epochs_the_best_and_the_last_have_theirs(world: World, tmp_path: Path):
+    settings: dict[str, Any] = {
+        "epochs": 8, "lr": 0.5, "optimizer": "sgd", "best_metric": "loss",
+        "checkpoint": {"every_epochs": 3, "keep": 20},
+    }  # fmt: skip
+    straight = train(world, tmp_path / "straight", **settings)
+    lines = events(tmp_path / "straight")
+    losses = [x["metrics"]["loss"] for x in lines if x["event"] == "evaluation" and x["split"] == "val"]
+    better = {epoch for epoch in range(1, 9) if losses[epoch - 1] == min(losses[:epoch])}
+    assert better < set(range(1, 8))
+    names = [path.name for path in (tmp_path / "straight" / "checkpoints").iterdir()]
+    assert sorted(names) == [f"step-{5 * epoch:010d}" for epoch in sorted({3, 6, 8} | better)]
+    with pytest.raises(Killed):
+        train(world, tmp_path / "killed", killed_after=23, **settings)
+    resumed = train(world, tmp_path / "killed", **settings)
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items())
+
+
 def test_a_finished_run_says_so_and_more_epochs_go_on(world: World, tmp_path: Path, capsys: pytest.CaptureFixture):
     first = row_trainer(world, tmp_path, epochs=2).train()
     before = (tmp_path / "metrics.jsonl").read_text()
