@@ -77,7 +77,11 @@ def _draw(state, degree, count, replace, picks, seen):
                     break
             picks[q] = pick
         return
-    mask = np.int64(len(seen) - 1)
+    # As much of the room as this count needs: a hub's would have to be cleared for each node after it.
+    size = np.int64(len(seen))
+    while size >= 8 * count:
+        size //= 2
+    mask = size - 1
     for q in range(count):
         top = degree - count + q
         state = advance(state)
@@ -93,7 +97,7 @@ def _draw(state, degree, count, replace, picks, seen):
             place = (place + 1) & mask
         seen[place] = pick
         picks[q] = pick
-    seen[:] = -1
+    seen[:size] = -1
 
 
 @compiled

@@ -28,7 +28,7 @@ from .relation import OneHop, Relation
 from .request import make_request, read_request, starts
 from .route import Route
 from .subgraph import EdgeTable, NodeTable, Subgraph
-from .temporal import NEVER, comparable, node_times, time_keys
+from .temporal import NEVER, comparable, own_times, time_keys
 from .trees import Trees, join_sources, make_tree_request, read_tree_request, split_nodes
 
 
@@ -132,7 +132,7 @@ class NeighborSampler(BaseSampler):
         if index.time is not None:
             times = time_keys(comparable(index.time.numpy(), self.kind.floating))
         elif self.kind.seed_time is not None:
-            times = node_times(self.graph, self.route, node_type, seeds, self.kind.seed_time, self.kind.floating)
+            times = self._times_of(node_type, seeds, self.kind.seed_time)
         if times is not None and (times == NEVER).any():
             raise ValueError(f"seed {seeds[times == NEVER][0]} of {node_type} (in partition order) has no time")
         drawn = self.sample(node_type, seeds, epoch=self._epoch, step=self._step, times=times)
@@ -204,6 +204,14 @@ class NeighborSampler(BaseSampler):
             num_edges={e: found.per_hop for e, found in edges.items()},
             tree={t: found.trees.astype(np.int64) for t, found in nodes.items()} if self.disjoint else {},
         )
+
+    def _times_of(self, node_type: str, seeds: np.ndarray, seed_time: str) -> np.ndarray:
+        own = self.graph.derived(  # for all batches: a pass over all own nodes
+            ("seed times", node_type, seed_time, self.kind.floating),
+            lambda: own_times(self.graph, node_type, seed_time, self.kind.floating),
+        )
+        bounds = self.graph.node_books[node_type].bounds
+        return numbers_of(seeds, bounds, own, self.route, f"fetching {seed_time} of {node_type}")
 
     def _trees(self, node_type: str, seeds: np.ndarray, original: np.ndarray | None, times: np.ndarray | None) -> Trees:
         if original is None:
@@ -344,7 +352,8 @@ class NeighborSampler(BaseSampler):
         num_counts = sum(len(draw.counts) for draw in draws)
         length = num_counts + sum(f * draw.total for f, draw in zip(fields, draws, strict=True))
         answer = BLOCKS.empty(length, self._dtype)
-        np.concatenate([draw.counts for draw in draws], out=answer[:num_counts])
+        if draws:  # in a hop where nothing is drawn, trees are told all the same
+            np.concatenate([draw.counts for draw in draws], out=answer[:num_counts])
         at = num_counts
         for relation, draw, num_fields in zip(active, draws, fields, strict=True):
             total = draw.total

@@ -23,6 +23,9 @@ from .weighted import draw_by_sums, draw_by_weight
 OneHop = Callable[..., tuple[torch.Tensor, torch.Tensor, list[int]]]
 """See `one_hop.sample_one_hop`."""
 
+_MUCH_ROOM = 1024
+"""Picks; for a fanout of more, room is made for as many as a node really gets."""
+
 _NO_TREES, _NO_KEYS, _NO_TIMES = np.empty(0, np.int32), np.empty(0, np.uint64), np.empty(0, np.int64)
 
 
@@ -194,7 +197,7 @@ class Relation:
 
     def _make_room(self, draw: Draw) -> None:
         most = draw.rule.most
-        if most < 0 and draw.rule.ratio:
+        if draw.rule.ratio or most > _MUCH_ROOM:
             most = int(draw.counts.max(initial=1))
         if 4 * most > len(self._seen):
             self._picks, self._seen = kernels.scratch_for(most)

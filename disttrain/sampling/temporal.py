@@ -37,11 +37,19 @@ def time_keys(times: np.ndarray) -> np.ndarray:
 
 
 def comparable(times: np.ndarray, floating: bool) -> np.ndarray:
-    """The times as float64 where others that they are compared with are floating."""
+    """The times as float64 where others that they are compared with are floating, and as int64 where those are whole
+    (a whole time is not later than 2.5 if it is not later than 2)."""
     times = np.asarray(times).reshape(-1)
-    if not floating or times.dtype.kind == "f":
+    if floating == (times.dtype.kind == "f"):
         return times
-    return np.where(times == NOT_A_TIME, np.nan, times.astype(np.float64))
+    if floating:
+        return np.where(times == NOT_A_TIME, np.nan, times.astype(np.float64))
+    whole = np.floor(times.astype(np.float64))
+    beyond = np.where(whole > 0, NEVER - 1, NOT_A_TIME + 1)
+    inside = np.abs(whole) < 2.0**63
+    found = np.where(inside, np.where(inside, whole, 0.0).astype(np.int64), beyond)
+    found[np.isnan(whole)] = NOT_A_TIME
+    return found
 
 
 def edge_times(graph: Graph, route: Route, edge_type: EdgeType, time_attr: str, floating: bool) -> np.ndarray | None:
@@ -73,11 +81,15 @@ def edge_times(graph: Graph, route: Route, edge_type: EdgeType, time_attr: str, 
 def node_times(
     graph: Graph, route: Route, node_type: str, ids: np.ndarray, time_attr: str, floating: bool
 ) -> np.ndarray:
-    """int64 keys of nodes, whoever owns them. A collective."""
-    book = graph.node_books[node_type]
-    low, high = book.range_of(graph.machine)
-    own = time_keys(comparable(graph.node_attribute(node_type, time_attr)[low:high], floating))
-    return numbers_of(ids, book.bounds, own, route, f"fetching {time_attr} of {node_type}")
+    """int64 keys of nodes, whoever owns them. A collective. Cost: a pass over all own ones."""
+    own = own_times(graph, node_type, time_attr, floating)
+    return numbers_of(ids, graph.node_books[node_type].bounds, own, route, f"fetching {time_attr} of {node_type}")
+
+
+def own_times(graph: Graph, node_type: str, time_attr: str, floating: bool) -> np.ndarray:
+    """int64 keys of this machine's own nodes."""
+    low, high = graph.node_books[node_type].range_of(graph.machine)
+    return time_keys(comparable(graph.node_attribute(node_type, time_attr)[low:high], floating))
 
 
 @compiled

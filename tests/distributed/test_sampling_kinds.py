@@ -35,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "weights again": dict(fanout=(4, SHARE), weight_attr="w", replace=True),
     "weights all": dict(fanout=(-1, 3), weight_attr="w"),
     "trees": dict(fanout=(4, 3), disjoint=True),
+    "trees of one hop": dict(fanout=(4, 0), disjoint=True),
     "trees by share": dict(fanout=(SHARE, SHARE), disjoint=True, replace=True),
     "times": dict(fanout=(4, 3), time_attr="at"),
     "times all": dict(fanout=(-1, -1), time_attr="at"),

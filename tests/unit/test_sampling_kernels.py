@@ -56,6 +56,18 @@ def test_many_picks_are_distinct_and_equally_likely(degree, fanout):
     assert abs(statistic - (degree - 1)) < 5 * np.sqrt(2 * (degree - 1))
 
 
+def test_many_picks_leave_the_room_of_a_hub_alone():
+    """Clearing all of it for each node after the hub would cost as much as the hub."""
+    places = np.empty((2, 40), np.int64)
+    draw = np.zeros(1, np.int64), np.full(1, 1000), np.full(1, 40, np.int32), np.array([5], np.uint64)
+    for room, found in zip((40, 5000), places, strict=True):
+        picks, seen = kernels.scratch_for(room)
+        seen[256:] = 7  # would be taken for a pick
+        kernels.draw_places(*draw, False, picks, seen, found)
+        assert (seen[:256] == -1).all() and (seen[256:] == 7).all()
+    assert len(set(places[0].tolist())) == 40 and (places[0] == places[1]).all()
+
+
 def test_few_neighbours_are_all_taken_and_none_stay_none():
     ids, counts = np.arange(4, dtype=np.int32), np.zeros(4, np.int32)
     begins, degrees, states = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.uint64)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch_geometric.data import HeteroData
+from torch_geometric.sampler import NodeSamplerInput
 
 from disttrain.config import Sampling, Share
 from disttrain.graph.schema import Attribute, Nodes, Schema
@@ -186,6 +187,22 @@ def test_whole_times_beside_floating_ones_must_be_held_exactly_by_them():
     for low, high in ((0, 2**53 + 1), (-(2**53) - 1, 0)):
         (line,) = said(low, high)
         assert "whole numbers above 2**53" in line
+
+
+def test_floating_times_of_seeds_are_compared_with_whole_ones(tmp_path):
+    """PyG's loaders take them as `input_time`."""
+    times = np.array([2.5, -0.5, np.nan, np.inf, -np.inf, 1e30, 3.0], np.float32)
+    most = 2**63 - 2
+    assert comparable(times, False).tolist() == [2, -1, -(2**63), most, -(2**63) + 1, most, 3]
+    data = HeteroData()
+    data["a"].t = torch.arange(10)
+    data["a", "to", "a"].edge_index = torch.stack([torch.arange(10), torch.full((10,), 9)])
+    graph = open_parts(write_parts(data, tmp_path / "parts", 1))
+    sampler = NeighborSampler(graph, (-1,), Route(), kind=kind_of(Sampling(time_attr="t"), graph.schema, "a"))
+    seeds = NodeSamplerInput(None, torch.tensor([9, 9, 9]), torch.tensor([4.5, -1.0, 1e9]), "a")
+    assert sampler.sample_from_nodes(seeds).num_sampled_edges == {("a", "to", "a"): [5 + 0 + 10]}
+    with pytest.raises(ValueError, match="seed 9 of a .* has no time"):
+        sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([9]), torch.tensor([np.nan]), "a"))
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
