@@ -313,7 +313,7 @@ class TablesData(Data):
     """Rows of a table with a `time` that have none: refuse, or leave them out (counted)."""
     memory_bytes: Annotated[Bytes, Field(ge=1 << 26)] | None = None
     """How much memory the tables may take while they are read, e.g. "512 MiB"; more goes through the disk. Null: an
-    eighth of the machine's, between 1 and 4 GiB. The graph is the same whatever it is."""
+    eighth of the machine's or container's, between 1 and 4 GiB. The graph is the same whatever it is."""
 
 
 DataSource = Annotated[

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import duckdb
-import psutil
 import pyarrow as pa
 
 from ..config import ExperimentError
+from ..memory import total_memory
 from .scratch import Scratch
 
 BLOCK_ROWS = 1 << 17
@@ -25,7 +25,7 @@ def connect(scratch: Scratch, memory_bytes: int | None) -> duckdb.DuckDBPyConnec
 
     What does not fit into its memory goes into the folder too.
     """
-    limit = memory_bytes or min(max(psutil.virtual_memory().total // 8, _GIB), 4 * _GIB)
+    limit = memory_bytes or default_limit(total_memory())
     # each thread needs some memory of its own, below which operators fail instead of using the disk
     threads = max(1, min(len(os.sched_getaffinity(0)), limit // _THREAD_BYTES))
     database = duckdb.connect(
@@ -43,6 +43,11 @@ def connect(scratch: Scratch, memory_bytes: int | None) -> duckdb.DuckDBPyConnec
     # compressing what is read once or twice takes longer than all else
     database.execute("SET GLOBAL force_compression = 'uncompressed'")
     return database
+
+
+def default_limit(total: int) -> int:
+    """Bytes, of the memory that there is: an eighth, but at least 1 GiB (of little, half of it), and at most 4."""
+    return min(max(total // 8, _GIB), 4 * _GIB, total // 2)
 
 
 @contextmanager

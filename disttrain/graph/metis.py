@@ -20,8 +20,8 @@ import pymetis
 from ..config import EdgeType, ExperimentError
 from ..config.counted import counted
 from ..machine_code import compiled
+from ..memory import available_memory
 from .arrays import GraphArrays
-from .memory import available_memory
 from .random_cut import random_parts
 
 _EDGE_WEIGHT_SCALE = 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from pathlib import Path
 
 import numpy as np
 
 from ..config import ExperimentError
+from ..memory import available_memory
 from ..world import World
 
 
@@ -31,8 +31,8 @@ def machine_memory(world: World, num_bytes: int, what: str, *, reserve: bool = F
     def make() -> tuple[str, int] | None:
         if not world.leads_machine:
             return None
-        available = available_bytes() if reserve else None
-        if available is not None and num_bytes > available:
+        available = available_memory() if reserve else num_bytes
+        if num_bytes > available:
             raise ExperimentError(
                 f"{num_bytes / 2**20:,.0f} MiB of memory for {what} were asked for, and "
                 f"{available / 2**20:,.0f} MiB are available; ask for less"
@@ -74,19 +74,6 @@ def machine_memory(world: World, num_bytes: int, what: str, *, reserve: bool = F
             os.close(file)
         if own and not path.startswith("/proc/"):
             os.unlink(path)
-
-
-def available_bytes() -> int | None:
-    """Memory that this process's machine, or the container it runs in, can still give; None where that is unknown."""
-    found = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-        group = Path("/sys/fs/cgroup")
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass  # no Linux, no group, or one without a limit ("max")
-    return min(found, default=None)
 
 
 def _open() -> tuple[int, str]:

@@ -16,6 +16,7 @@ import pytest
 
 from disttrain.config import ExperimentError
 from disttrain.data.scratch import Scratch
+from disttrain.data.table_database import default_limit
 
 MIB = 1 << 20
 NODES, EDGES = 200_000, 4_000_000
@@ -103,6 +104,12 @@ def test_tables_larger_than_memory(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e0.parquet", "e1.parquet", "v.parquet"]
 
 
+def test_memory_for_tables_is_a_share_of_what_there_is():
+    gib = 1 << 30
+    shares = {total: default_limit(total * gib) / gib for total in (1, 2, 6, 16, 32, 256)}
+    assert shares == {1: 0.5, 2: 1, 6: 1, 16: 2, 32: 4, 256: 4}
+
+
 def test_arrays_outlive_their_folder(tmp_path: Path):
     with Scratch(tmp_path) as scratch:
         made = scratch.array((5, 2), np.int32)
@@ -119,6 +126,7 @@ def test_arrays_outlive_their_folder(tmp_path: Path):
 DIE = """
 import os, signal, sys
 from disttrain.data.scratch import Scratch
+from disttrain.data.table_database import default_limit
 with Scratch(sys.argv[1]) as scratch:
     scratch.array((1000,), "i8")
     print(scratch.folder, flush=True)
@@ -153,6 +161,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 from disttrain.config import ExperimentError, NodeClassification, TablesData
 from disttrain.data import load
 from disttrain.data.scratch import Scratch
+from disttrain.data.table_database import default_limit
 try:
     if sys.argv[2] == "array":
         with Scratch(sys.argv[1]) as scratch:

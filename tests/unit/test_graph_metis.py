@@ -12,9 +12,10 @@ import torch
 from scipy import sparse
 from torch_geometric.data import HeteroData
 
+from disttrain import memory
 from disttrain.config import ExperimentError, GeneratedData
 from disttrain.data.generated import generate
-from disttrain.graph import memory, metis
+from disttrain.graph import metis
 from disttrain.graph.arrays import GraphArrays, graph_arrays
 from disttrain.graph.metis import adjacency, metis_parts, relation_weights, vertex_weights
 from disttrain.graph.random_cut import random_parts
@@ -252,10 +253,11 @@ def test_reverse_relations_are_not_counted_twice():
 
 def test_available_memory_heeds_a_limit_of_the_control_group(tmp_path: Path):
     free = memory.available_memory()
-    assert 0 < free <= psutil.virtual_memory().total
+    assert 0 < free <= memory.total_memory() <= psutil.virtual_memory().total
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("900\n")
-    (tmp_path / "memory.stat").write_text("anon 200\nfile 700\n")
-    assert memory._left(tmp_path, "memory.max", "memory.current", "file") == 800
+    (tmp_path / "memory.stat").write_text("anon 200\nfile 700\nshmem 50\n")
+    group = tmp_path, memory._V2
+    assert memory._left(*group) == 1000 - 900 + 700 - 50 and memory._limit(*group) == 1000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory._left(tmp_path, "memory.max", "memory.current", "file") > 2**59
+    assert memory._left(*group) > 2**59 and memory._limit(*group) > 2**59
