@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ..config import ExperimentError
 from ..graph.files import digest_file
-from ..report.files import explaining, replace_text
+from ..report.files import explaining, finite, replace_text
 
 SUMMARY = "_predictions.json"
 """Readers of a folder of Parquet files (pyarrow, pandas, Spark) pass over names that begin like this."""
@@ -76,7 +76,7 @@ def _finished(path: Path) -> list[Path]:
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:
     with explaining(directory / SUMMARY, SUMMARY, _ADVICE):
-        replace_text(directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        replace_text(directory / SUMMARY, json.dumps(finite(summary), indent=2) + "\n")
 
 
 class PartFile:
@@ -93,6 +93,7 @@ class PartFile:
         self._waiting: list[pa.Table] = []
         self.rows = 0
         self.error: ExperimentError | None = None
+        self._landed = False
 
     def add(self, table: pa.Table) -> None:
         """Rows to write; the first table, which may be empty, decides the schema."""
@@ -150,15 +151,16 @@ class PartFile:
         with explaining(self.target, "predictions", _ADVICE):
             entry = {"name": self.target.name, "rows": self.rows, **digest_file(self._temporary)}
             os.replace(self._temporary, self.target)
+            self._landed = True
         return entry
 
     def discard(self) -> None:
-        """Remove what was written, if it has not landed."""
+        """Remove what was written: a file beside which another rank's is lacking is of no use."""
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()
         with suppress(OSError):
-            self._temporary.unlink(missing_ok=True)
+            (self.target if self._landed else self._temporary).unlink(missing_ok=True)
 
 
 def _repeating(schema: pa.Schema) -> list[str]:

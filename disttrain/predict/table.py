@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..config.counted import counted
 from ..graph.schema import GRAPH
+from ..report.table import shown_metric
 
 
 def show_predictions(summary: dict[str, Any], directory: Path) -> None:
@@ -24,7 +25,7 @@ def show_predictions(summary: dict[str, Any], directory: Path) -> None:
         table.add_column(column, justify="right")
     for split, count in summary["splits"].items():
         values = summary["metrics"].get(split, {})
-        shown = [f"{values[name]:.4f}" if name in values else "" for name in names]
+        shown = [shown_metric(values[name]) if name in values else "" for name in names]
         table.add_row(split, f"{count['rows']:,}", f"{count['labelled']:,}", *shown)
     console.print(table)
     if not summary["data"]["as_in_training"]:

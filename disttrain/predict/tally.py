@@ -79,7 +79,7 @@ class Tally:
             if counts[number, 1]:
                 total, weight = loss[number].tolist()
                 values = {metric: score.value for metric, score in scores.items()}
-                metrics[name] = {**values, "loss": total / weight if weight else 0.0}
+                metrics[name] = {**values, "loss": total / weight if weight else float("nan")}
         return Found(
             rows=int(counts[:, 0].sum()),
             checksum=int(np.bitwise_xor.reduce(np.array(checksums, np.uint64))),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..config import ExperimentError
 
@@ -43,6 +45,15 @@ def replace_text(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def finite(value: Any) -> Any:
+    """What JSON can hold of a value: numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _RUN_ADVICE = (

@@ -18,7 +18,7 @@ import psutil
 from ..config import Experiment, ExperimentError
 from ..config.file import write_experiment
 from ..world import World
-from .files import explaining, replace_text
+from .files import explaining, finite, replace_text
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         with explaining(self.path, "summary.json"):
-            replace_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+            replace_text(self.path / "summary.json", json.dumps(finite(summary), indent=2) + "\n")
 
     def read_summary(self) -> dict[str, Any]:
         return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..config import ExperimentError
-from .files import explaining
+from .files import explaining, finite
 from .scalars import ScalarFile
 
 
@@ -39,7 +38,7 @@ class RunReport:
     def write(self, event: str, epoch: int, step: int, **figures: Any) -> None:
         line = {"event": event, "epoch": epoch, "step": step, "time": round(time.time(), 3), **figures}
         with self._explaining():
-            self._lines.write(json.dumps(_finite(line)) + "\n")
+            self._lines.write(json.dumps(finite(line)) + "\n")
             self._lines.flush()
             scalars = (
                 _scalars(figures["metrics"], figures["split"]) if "metrics" in figures else _scalars(figures, event)
@@ -85,14 +84,6 @@ def _cut_back(path: Path, length: int, step: int) -> None:
     temporary = path.with_name(".metrics.jsonl.tmp")
     temporary.write_text("".join(kept), encoding="utf-8")
     os.replace(temporary, path)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _scalars(figures: dict[str, Any], group: str) -> list[tuple[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.console import Console
@@ -23,7 +24,7 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     metrics.add_column(f"{what} scored", justify="right")
     for split in ("val", "test"):
         if summary[split]:
-            values = [f"{summary[split][name]:.4f}" if name in summary[split] else "" for name in names]
+            values = [shown_metric(summary[split][name]) if name in summary[split] else "" for name in names]
             metrics.add_row(split, *values, f"{summary['num_evaluated'][split]:,}")
     if names:
         console.print(metrics)
@@ -50,3 +51,8 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
         f"peak memory of a rank {peak}; {summary['bytes_exchanged'] / 2**20:,.1f} MiB exchanged"
         + ("" if rate is None else f", {rate:.0%} of the remote rows came from the cache")
     )
+
+
+def shown_metric(value: float | None) -> str:
+    """Of a summary that was read again, a metric without a value is None."""
+    return "-" if value is None or math.isnan(value) else f"{value:.4f}"

@@ -65,7 +65,7 @@ def evaluate(
     loss, weight = world.sum(sums.cpu(), "evaluation").tolist()
     values = {name: score.value for name, score in scores.items()}
     notes = tuple(score.note for score in scores.values() if score.note)
-    return Evaluation({**values, "loss": loss / weight if weight else 0.0}, num_evaluated, notes)
+    return Evaluation({**values, "loss": loss / weight if weight else float("nan")}, num_evaluated, notes)
 
 
 def merged_scores(metrics: Any, task: Any, world: World) -> dict[str, Score]:

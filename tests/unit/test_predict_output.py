@@ -61,6 +61,8 @@ def test_a_part_lands_whole_in_row_groups(tmp_path: Path) -> None:
     assert entry["rows"] == metadata.num_rows == 3_000_003
     assert metadata.num_row_groups == 2
     assert entry["bytes"] == (tmp_path / entry["name"]).stat().st_size
+    part.discard()  # since another rank's could not be put in place
+    assert os.listdir(tmp_path) == []
 
 
 def test_one_process_writes_to_a_folder(tmp_path: Path) -> None:

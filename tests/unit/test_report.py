@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from disttrain.report.memory_monitor import Memory
 from disttrain.report.progress import TrainingProgress
 from disttrain.report.run_directory import RunDirectory, open_run_directory
 from disttrain.report.run_report import RunReport
+from disttrain.report.table import show_summary
 from disttrain.world import World
 
 
@@ -73,6 +75,25 @@ def test_without_a_checkpoint_it_begins_anew(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 10}\n')
     RunReport(tmp_path).close()
     assert lines(tmp_path) == []
+
+
+def test_a_metric_without_a_value_is_null_and_a_finished_run_shows_it(tmp_path: Path):
+    summary = {
+        "name": "a", "task": "node_classification", "best_epoch": 1, "epochs": 1, "seconds": {"total": 1.0},
+        "val": {"accuracy": 0.5, "auroc": float("nan")}, "test": {}, "num_evaluated": {"val": 4, "test": 0},
+        "step_seconds": {}, "world_size": 1, "nodes": 1, "peak_rss_bytes": [2**30], "peak_gpu_bytes": [0],
+        "seeds_per_second": 1.0, "bytes_exchanged": 0,
+    }  # fmt: skip
+    run = RunDirectory.open(tmp_path / "run")
+    run.write_summary(summary)
+    read = run.read_summary()
+    run.close()
+    assert read == {**summary, "val": {"accuracy": 0.5, "auroc": None}}
+    shown = [io.StringIO(), io.StringIO()]
+    for found, file in zip((summary, read), shown, strict=True):
+        show_summary(found, Console(file=file, width=100))
+    assert shown[0].getvalue() == shown[1].getvalue()
+    assert re.search(r"val +│ +0\.5000 │ +- │ +4", shown[0].getvalue())
 
 
 def test_two_runs_in_one_directory_are_refused(tmp_path: Path):

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import HeteroData
@@ -13,7 +14,11 @@ from torch_geometric.data import HeteroData
 from disttrain import config
 from disttrain.config import ExperimentError
 from disttrain.graph.schema import Attribute
+from disttrain.predict.tables import Scored
+from disttrain.predict.tally import Tally
 from disttrain.tasks import NodeClassification, build_task
+from disttrain.train.evaluate import evaluate
+from disttrain.train.precision import Precision
 from disttrain.world import World
 
 from ..graphs import open_parts, write_parts
@@ -44,6 +49,28 @@ def test_the_loss_is_the_sum_of_weight_times_cross_entropy() -> None:
     assert task.loss(logits, batch).item() == pytest.approx(expected, rel=1e-6)
     assert task.weight(batch) == 12.5, "by which the sum over all ranks is divided"
     assert task.weight(batch_of(torch.tensor([], dtype=torch.int64), 0)) == 0
+
+
+class _SameLogits(torch.nn.Module):
+    def forward(self, batch: HeteroData) -> torch.Tensor:
+        return torch.zeros(batch["paper"].batch_size, 3)
+
+    def batches(self, epoch: int):
+        batch = batch_of(torch.tensor([0, 0]), 2)
+        batch["paper"].input_id = torch.arange(2)
+        yield batch
+
+
+def test_a_loss_of_seeds_that_count_nothing_has_no_value() -> None:
+    """And not the best that there can be, 0."""
+    task, fake = task_of(CLASSES, [0.0, 1.0, 1.0]), _SameLogits()
+    tally, ids = Tally(task), np.arange(2)
+    tally.add(Scored(ids, torch.zeros(2, 3), None, torch.tensor([0, 0]), ids >= 0, np.zeros(2, np.int8)))
+    with World.start(device="cpu") as world:
+        found = tally.over_all_ranks(world).metrics["train"]
+        evaluated = evaluate(fake, task, fake, iter, Precision("fp32", world.device), world)
+    for metrics in (found, evaluated.metrics):
+        assert math.isnan(metrics["loss"]) and metrics["accuracy"] == 1.0
 
 
 def test_with_several_labels_a_one_counts_so_often() -> None:
