@@ -43,6 +43,10 @@ def add_files(digest: hashlib.blake2b, files: Iterable[str]) -> None:
                     digest.update(chunk)
         except FileNotFoundError:
             raise ExperimentError(f"data: there is no file {path}") from None
+        except OSError as error:
+            raise ExperimentError(
+                f"data: {path} cannot be read: {error.strerror or error}; mend its permissions or the disk"
+            ) from error
 
 
 _STEPS = ("pre_filter", "pre_transforms", "transforms")

@@ -283,12 +283,15 @@ def _member(path: str, name: str, scratch: Scratch) -> np.ndarray:
                 raise ValueError(f"{path}: {name} holds objects")
             if fortran:
                 return np.load(path, allow_pickle=False)[name]
-            row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-            step = max(_BLOCK_BYTES // max(row_bytes, 1), 1)
+            # By numbers, not rows: of an edge_index there are two.
+            count, step = int(np.prod(shape, dtype=np.int64)), max(_BLOCK_BYTES // dtype.itemsize, 1)
 
             def blocks() -> Iterator[np.ndarray]:
-                for start in range(0, shape[0], step):
-                    rows = min(step, shape[0] - start)
-                    yield np.frombuffer(file.read(rows * row_bytes), dtype=dtype).reshape(rows, *shape[1:])
+                for start in range(0, count, step):
+                    size = min(step, count - start) * dtype.itemsize
+                    data = file.read(size)
+                    if len(data) != size:
+                        raise ValueError(f"{path}: {name} is shorter than it says")
+                    yield np.frombuffer(data, dtype=dtype)
 
-            return scratch.filled(shape, dtype, blocks())
+            return scratch.filled((count,), dtype, blocks()).reshape(shape)

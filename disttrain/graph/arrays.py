@@ -255,7 +255,7 @@ def _array(where: str, value: Any) -> np.ndarray:
 def _keep_or_leave(owner: str, values: dict[str, Any], info: dict[str, Any], left_out: list[str]) -> None:
     for name, value in values.items():
         try:
-            small = len(json.dumps(value)) <= _MAX_INFO_BYTES
+            small = len(json.dumps(value, allow_nan=False)) <= _MAX_INFO_BYTES  # NaN is no JSON
         except (TypeError, ValueError):
             small = False
         if small:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +69,21 @@ class Holds:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, directory / HOLDS)
+
+    def without_lost_files(self, directory: Path, entries: Mapping[str, Mapping[str, Any]]) -> Holds:
+        """The same but for files that are not there any more, or not of their size: of them it holds nothing.
+
+        Args:
+            entries: of the manifest, by file.
+        """
+
+        def is_there(name: str) -> bool:
+            try:
+                return (directory / name).stat().st_size == entries[name]["bytes"]
+            except (OSError, KeyError):
+                return False
+
+        return Holds(self.manifest, {name: pieces for name, pieces in self.pieces.items() if is_there(name)})
 
     def missing(self, wanted: Ranges) -> Ranges:
         """The parts of ranges that no piece covers; files without any are left out."""

@@ -37,8 +37,9 @@ METHODS: dict[str, Callable[[GraphArrays, int, int], dict[str, np.ndarray]]] = {
     "metis": metis_parts,
     "random": random_parts,
 }
-_CUT = f"{WORK}/part.npy"
 """Those that have everything in memory and no settings of their own."""
+_CUT = f"{WORK}/part.npy"
+"""The part of each node, as soon as it is known; of use to the next process if this one is killed."""
 
 
 def partition(

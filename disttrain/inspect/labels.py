@@ -59,21 +59,23 @@ def label_facts(graph: Graph, task: Any) -> dict[str, Any]:
 
 
 class _Moments:
-    """Mean, deviation and range of numbers that come in pieces."""
+    """Mean, deviation and range of numbers that come in pieces (Chan, Golub and LeVeque, COMPSTAT 1982); of dates in
+    seconds, too, whose squares have more digits than a float."""
 
     def __init__(self) -> None:
-        self.count, self.total, self.squares, self.low, self.high = 0, 0.0, 0.0, np.inf, -np.inf
+        self.count, self.mean, self.squares, self.low, self.high = 0, 0.0, 0.0, np.inf, -np.inf
 
     def add(self, numbers: np.ndarray) -> None:
-        if numbers.size:
-            self.count += numbers.size
-            self.total += float(numbers.sum())
-            self.squares += float(np.square(numbers).sum())
-            self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
+        if not numbers.size:
+            return
+        mean, total = float(numbers.mean()), self.count + numbers.size
+        apart = mean - self.mean
+        self.squares += float(np.square(numbers - mean).sum()) + apart**2 * self.count * numbers.size / total
+        self.mean, self.count = self.mean + apart * numbers.size / total, total
+        self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
 
     def facts(self) -> dict[str, Any]:
         if not self.count:
             return {}
-        mean = self.total / self.count
-        std = max(0.0, self.squares / self.count - mean**2) ** 0.5
-        return {"mean": mean, "std": std, "low": self.low, "high": self.high}
+        std = (self.squares / self.count) ** 0.5
+        return {"mean": self.mean, "std": std, "low": self.low, "high": self.high}

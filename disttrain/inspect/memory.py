@@ -6,12 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from ..config import Experiment
+from ..config import Experiment, Sampling
 from ..graph.graph import Graph
 from ..models.blocks import needed_types
-
-_DENSE_TABLE = 1 << 24
-"""Node types up to this size cost the sampler 4 bytes a node, larger ones only those of a batch."""
+from ..sampling.subgraph import DENSE_LIMIT
 
 _STATES = {"adamw": 2, "adam": 2, "sgd": 1}
 
@@ -19,7 +17,8 @@ _STATES = {"adamw": 2, "adam": 2, "sgd": 1}
 def memory_facts(
     experiment: Experiment, graph: Graph, target: str, model: nn.Module, batches: dict[str, Any], num_machines: int
 ) -> dict[str, Any]:
-    """Bytes. `mapped` is per machine, shared by its ranks, and can be given back by the system; `rank` is per rank.
+    """Bytes. `mapped` is per machine, shared by its ranks, and can be given back by the system; `rank` is per rank;
+    `cache`, of remote rows, is per machine.
 
     The partition that is largest decides on its machine; where there are no partitions yet, parts are taken as even.
     """
@@ -41,13 +40,15 @@ def memory_facts(
     workers = max(1, experiment.sampling.workers)
     parameters = sum(p.numel() for p in model.parameters())
     kept = experiment.sampling.prefetch * workers + 2 if experiment.sampling.workers else 2
-    tables = 4 * sum(n.count for n in graph.schema.nodes.values() if n.count <= _DENSE_TABLE)
+    sampling = experiment.sampling
+    trees = sampling.disjoint or sampling.temporal
+    tables = 0 if trees else 4 * sum(n.count for n in graph.schema.nodes.values() if n.count <= DENSE_LIMIT)
     rank = {
         "model": 4 * parameters * (2 + _STATES[experiment.train.optimizer]),
         "batches": kept * max(batch["bytes"] for batch in batches.values()),
         "sampler": tables * (workers + (1 if batches["evaluate"]["steps"] else 0) * 2 * workers),
+        "layout": int(_layout(sampling, graph) * (1.0 if replicated else own)),
         "computation": _computation(experiment, batches["train"]),
-        "cache": getattr(experiment.sampling, "cache_bytes", 0) if num_machines > 1 else 0,
     }
     mapped = {
         "topology": int(topology * (1.0 if replicated else own)),
@@ -59,8 +60,21 @@ def memory_facts(
         "parameters": parameters,
         "mapped": {**mapped, "total": sum(mapped.values())},
         "rank": {**rank, "total": sum(rank.values())},
+        "cache": sampling.cache_bytes if num_machines > 1 else 0,
         "layerwise_scratch": int(_scratch(experiment, graph, target) * own),
     }
+
+
+def _layout(sampling: Sampling, graph: Graph) -> int:
+    """Of all edges that are drawn by weight or time, see `sampling.drawable`."""
+    size = 0
+    for (src, _, dst), edges in graph.schema.edges.items():
+        weighted = sampling.weight_attr in edges.attributes
+        timed = sampling.time_attr in edges.attributes or sampling.time_attr in graph.schema.nodes[src].attributes
+        if weighted or timed:
+            place = 4 if edges.count < 2**31 else 8
+            size += edges.count * (place + 8 * timed + 16 * weighted) + 8 * graph.num_nodes(dst)
+    return size
 
 
 def _is_topology(name: str) -> bool:

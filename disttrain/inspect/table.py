@@ -128,6 +128,8 @@ def _memory(facts: dict[str, Any]) -> Table:
         for name, count in memory[part].items():
             table.add_row(f"{title}: {name}", size(count))
         table.add_section()
+    if memory["cache"]:
+        table.add_row("per machine: cache", size(memory["cache"]))
     table.add_row("on the disk, per machine: evaluate.method=layerwise", size(memory["layerwise_scratch"]))
     return table
 

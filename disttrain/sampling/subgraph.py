@@ -10,7 +10,7 @@ from ..config import EdgeType
 from . import kernels
 from .memory import BLOCKS
 
-_DENSE_LIMIT = 1 << 24
+DENSE_LIMIT = 1 << 24
 """Node types up to this size get a table of all their nodes (4 bytes each); larger ones a hash table of the batch's."""
 
 _SMALLEST_TABLE = 1 << 16
@@ -22,7 +22,7 @@ class NodeTable:
 
     def __init__(self, num_nodes: int, dtype: np.dtype) -> None:
         self.num_nodes = num_nodes
-        self.dense = num_nodes <= _DENSE_LIMIT
+        self.dense = num_nodes <= DENSE_LIMIT
         self.table = np.full(num_nodes if self.dense else _SMALLEST_TABLE, -1, np.int32)
         self.ids = np.empty(1024, dtype)
         self.count = 0

@@ -166,7 +166,7 @@ def _distribute(experiment: Experiment, world: World, place: _Place, made: _Made
     def lacking_here() -> tuple[Holds, Ranges] | None:
         if wanted is None or not world.leads_machine:
             return None
-        return _lacking(directory, digest, wanted, wait=distribute == "auto")
+        return _lacking(directory, digest, manifest["files"], wanted, wait=distribute == "auto")
 
     mine = world.together(lacking_here, "looking for partitions")
     ranges = {
@@ -201,8 +201,13 @@ def _distribute(experiment: Experiment, world: World, place: _Place, made: _Made
     refuse(refusals)
 
 
-def _lacking(directory: Path, digest: str, wanted: Ranges, wait: bool) -> tuple[Holds, Ranges] | None:
+def _lacking(
+    directory: Path, digest: str, files: dict[str, Any], wanted: Ranges, wait: bool
+) -> tuple[Holds, Ranges] | None:
     """What this machine has of the partitions, and what it lacks; None if it lacks nothing.
+
+    Args:
+        digest, files: of the manifest.
 
     Raises:
         ExperimentError: it has something else there.
@@ -226,6 +231,7 @@ def _lacking(directory: Path, digest: str, wanted: Ranges, wait: bool) -> tuple[
                 "name another, partition.dir"
             )
         holds = Holds(digest)
+    holds = holds.without_lost_files(directory, files)
     lacking = holds.missing(wanted)
     return None if not lacking and there is not None else (holds, lacking)
 

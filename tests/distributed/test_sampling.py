@@ -199,7 +199,7 @@ def test_a_machine_that_owns_no_seed_takes_part(parts):
 def test_the_hash_table_of_large_types_changes_nothing(parts, monkeypatch):
     with World.start(device="cpu", timeout=30) as world:
         dense = _contents(world, parts[2], fanout=(4, 3))
-        monkeypatch.setattr(subgraph_module, "_DENSE_LIMIT", 10)
+        monkeypatch.setattr(subgraph_module, "DENSE_LIMIT", 10)
         monkeypatch.setattr(subgraph_module, "_SMALLEST_TABLE", 4)
         assert _contents(world, parts[2], fanout=(4, 3)) == dense
 

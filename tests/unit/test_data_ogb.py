@@ -16,6 +16,8 @@ from torch_geometric.data import HeteroData
 from disttrain import data as sources
 from disttrain.config import ExperimentError, NodeClassification, OgbData
 from disttrain.data import fingerprint, load
+from disttrain.data import ogb as reader
+from disttrain.data.scratch import FileArray, Scratch
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ogb") is None, reason="ogb is not installed; pip install ogb")
 TASK = NodeClassification(kind="node_classification")
@@ -126,6 +128,25 @@ def papers(root: Path) -> Path:
     splits(folder / "split" / "time", 40)
     (folder / "RELEASE_v1.txt").write_text("")
     return raw
+
+
+def test_arrays_are_read_in_blocks_whatever_their_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An edge_index is two rows of billions."""
+    arrays = {"edges": np.arange(2000).reshape(2, 1000), "x": np.ones((7, 3, 2), np.float16), "none": np.ones((2, 0))}
+    np.savez(tmp_path / "data.npz", **arrays)
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 100)
+    largest, write = [0], FileArray.write
+
+    def watched(array: FileArray, row: int, block: np.ndarray) -> None:
+        largest.append(block.nbytes)
+        write(array, row, block)
+
+    monkeypatch.setattr(FileArray, "write", watched)
+    with Scratch(tmp_path) as scratch:
+        for name, array in arrays.items():
+            found = reader._member(str(tmp_path / "data.npz"), name, scratch)
+            assert np.array_equal(found, array) and found.dtype == array.dtype
+    assert 80 < max(largest) <= 100
 
 
 SETS = {

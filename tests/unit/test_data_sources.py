@@ -60,6 +60,11 @@ def test_file_fingerprint_follows_its_bytes(tmp_path: Path):
     assert fingerprint(section, TASK) != first
 
 
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
+    with pytest.raises(ExperimentError, match=r"data: .* cannot be read: Is a directory; mend"):
+        fingerprint(source(source="file", path=str(tmp_path)), TASK)
+
+
 def test_file_of_unknown_objects_needs_trust(tmp_path: Path):
     path = tmp_path / "graph.pt"
     data = hetero()

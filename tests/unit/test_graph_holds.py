@@ -19,6 +19,14 @@ def test_gaps_are_what_no_piece_covers() -> None:
     assert num_bytes({"a": ((10, 20), (35, 40)), "b": ()}) == 15
 
 
+def test_files_that_are_lost_are_not_held(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    (tmp_path / "b").write_bytes(b"123")
+    pieces = {name: [Piece(0, 3, "")] for name in "abcd"}
+    entries = {name: {"bytes": 5} for name in "abc"}
+    assert Holds("m", pieces).without_lost_files(tmp_path, entries) == Holds("m", {"a": pieces["a"]})
+
+
 def test_what_was_written_is_read_and_damage_is_refused(tmp_path: Path) -> None:
     assert Holds.read(tmp_path) is None
     holds = Holds("m", {"a": [Piece(0, 10, "ff")]})

@@ -232,6 +232,7 @@ def test_attributes_of_no_row_go_to_info_or_are_named_in_one_warning(tmp_path: P
     data = zoo()
     data.num_classes = 7
     data["paper"].license = "CC0"
+    data["paper"].threshold = float("nan")
     data["paper"].class_weight = torch.ones(7)
     data["author"].names = ["someone"] * 97
     data["venue"].scale = torch.tensor(3.0)
@@ -241,7 +242,13 @@ def test_attributes_of_no_row_go_to_info_or_are_named_in_one_warning(tmp_path: P
         manifest = write(data, tmp_path, 2)
     assert len(record) == 1
     message = str(record[0].message)
-    for name in ("paper: class_weight", "venue: scale", "author,writes,paper: edge_label_index", "author: something"):
+    for name in (
+        "paper: threshold",
+        "paper: class_weight",
+        "venue: scale",
+        "author,writes,paper: edge_label_index",
+        "author: something",
+    ):
         assert name in message
     assert manifest["info"]["attributes"] == {
         "": {"num_classes": 7},

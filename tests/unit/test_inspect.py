@@ -12,16 +12,20 @@ import pytest
 import torch
 
 from disttrain import cli
-from disttrain.config import Experiment, ExperimentError, NodeClassification
+from disttrain.config import Experiment, ExperimentError, NodeClassification, Sampling
 from disttrain.graph.graph import Graph
 from disttrain.inspect.advice import _fanouts
-from disttrain.inspect.labels import label_facts
+from disttrain.inspect.labels import _Moments, label_facts
+from disttrain.inspect.memory import _layout
 from disttrain.inspect.nodes import node_facts
 from disttrain.inspect.relations import relation_facts
 from disttrain.inspect.spread import spread
+from disttrain.sampling import Route
+from disttrain.sampling.drawable import drawable_edges
+from disttrain.sampling.kind import kind_of
 from disttrain.tasks import build_task
 
-from ..graphs import open_parts, write_parts, zoo
+from ..graphs import dated_zoo, open_parts, write_parts, zoo
 
 EXPERIMENT = """\
 name: tiny
@@ -135,6 +139,34 @@ def test_labels_of_each_split(graph: Graph) -> None:
         assert facts["splits"][split]["nodes"] == int(mask.sum())
         counts = torch.bincount(data["paper"].y[mask], minlength=7).tolist()
         assert list(facts["splits"][split]["classes"].values()) == counts
+
+
+def test_numbers_in_pieces_have_the_deviation_of_all() -> None:
+    """Of dates in seconds, too, whose squares differ in digits that a float does not have."""
+    dates = 1.7e9 + np.random.default_rng(0).random(1001)
+    moments = _Moments()
+    for piece in np.array_split(dates, 7):
+        moments.add(piece)
+    facts = moments.facts()
+    assert facts["mean"] == pytest.approx(dates.mean(), rel=1e-12)
+    assert facts["std"] == pytest.approx(dates.std(), rel=1e-6)
+    assert (facts["low"], facts["high"]) == (dates.min(), dates.max()) and _Moments().facts() == {}
+
+
+def test_edges_that_are_drawn_by_weight_or_time_take_memory(tmp_path: Path) -> None:
+    data, sampling = dated_zoo(), Sampling(weight_attr="w", time_attr="at")
+    graph, expected = open_parts(write_parts(data, tmp_path / "dated", 2)), 0
+    for (src, _, dst), store in data.edge_items():
+        weight, time = "w" in store, "at" in store or "at" in data[src]
+        if weight or time:
+            per_edge = 4 + 8 * time + 16 * weight
+            expected += per_edge * store.edge_index.size(1) + 8 * data[dst].num_nodes
+    assert _layout(sampling, graph) == expected > 0
+    made = [drawable_edges(graph, Route(), e, kind_of(sampling, graph.schema, "paper")) for e in graph.schema.edges]
+    arrays = [a for d in made if d is not None for a in (d.colptr, d.order, d.times, d.weights, d.sums)]
+    # Those of weight 0, about a third, are left out.
+    assert 0.6 * expected < sum(a.nbytes for a in arrays if a is not None) < 1.05 * expected
+    assert _layout(Sampling(), graph) == 0
 
 
 def test_the_command_leaves_nothing_and_prefers_partitions(
