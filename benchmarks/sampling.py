@@ -17,7 +17,6 @@ import platform
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -33,6 +32,7 @@ from rank_pool import RankPool
 from row import Row, bytes_per_seed, total
 from slow_network import NetworkError, two_hosts
 from torch_geometric.data import HeteroData
+from yardstick import PAIR, Yardstick, YardstickRank, available, time_pyg
 
 from disttrain.config import Experiment, GeneratedData, Partition
 from disttrain.config.file import read_experiment
@@ -57,13 +57,7 @@ SLOW = ("plain", "cache", "cache, fp16")
 """Settings that are tried over a slow network."""
 RATE = "1gbit"
 
-
-def time_pyg(yardstick: Any, seeds: np.ndarray) -> Took:
-    ids = torch.from_numpy(seeds)
-    cpu, wall = time.process_time(), time.perf_counter()
-    for batch in yardstick.batches(ids, BATCH_SIZE):
-        assert batch[yardstick.node_type].batch_size > 0
-    return Took(len(seeds), time.process_time() - cpu, time.perf_counter() - wall)
+_WIDTH = 36
 
 
 def shrunk(experiment: Experiment, times: int) -> Experiment:
@@ -101,18 +95,18 @@ def race(
     node_type: str,
     contestants: Contestants,
     kernels: Sequence[str],
+    yardstick_pair: RankPool | None,
     fanout: Fanout,
     repetitions: int,
 ) -> list[Row]:
     """All contestants at one fanout, taking turns.
 
     PyG's loader makes the batches of the first two, one rank and two machines: with seeds of one part each, neighbours
-    are shared more often. Those of two machines are what all others are held against.
+    are shared more often. Those of two machines are what all others are held against; there two of PyG's loaders make
+    them at a time, and then one all of them.
     """
     yardsticks: dict[str, Any] = {}
     for name in kernels:
-        from yardstick import Yardstick
-
         yardsticks[name] = Yardstick(data, node_type, fanout, name)
     rows = [Row(name) for name in contestants]
     for repetition in range(-1, repetitions):
@@ -121,9 +115,15 @@ def race(
             pool, setting = contestants[row.name]
             results = pool.call("epoch", setting, fanout, repetition + 1)
             if number < 2:
-                seeds = np.concatenate([ids for step in zip(*(r[1] for r in results)) for ids in step])
-                few = seeds if repetition >= 0 else seeds[:BATCH_SIZE]
-                pyg = {name: time_pyg(y, few) for name, y in yardsticks.items()}
+                few = slice(None) if repetition >= 0 else slice(1)
+                steps = [step for step in zip(*(r[1] for r in results))][few]
+                seeds = np.concatenate([ids for step in steps for ids in step])
+                pyg = {name: time_pyg(y, seeds, BATCH_SIZE) for name, y in yardsticks.items()}
+                if number == 1 and yardstick_pair is not None:
+                    shares = [np.concatenate(ids) for ids in zip(*steps)]
+                    for name in kernels:
+                        both = yardstick_pair.call("epoch", name, fanout, shares, BATCH_SIZE)
+                        pyg[name + PAIR] = total(both)
             if repetition >= 0:  # the one before compiles, and fills caches
                 row.add(total([r[0] for r in results]), pyg)
     return rows
@@ -149,29 +149,29 @@ def show(fanout: Fanout, rows: list[Row]) -> list[dict[str, Any]]:
             }
         )
 
-    for kernels in rows[0].against:
-        add(f"PyG local, {kernels}", [t for row in rows[:2] for t in row.against[kernels]], {})
+    kernels = list(rows[1].against)
+    for name in kernels:
+        add(f"PyG local, {name}", [t for row in rows[:2] for t in row.against.get(name, [])], {})
     for row in rows:
         ratios = {
-            kernels: {
-                "cpu": row.ratio(kernels, lambda t: t.per_cpu_second),
-                "wall": row.ratio(kernels, lambda t: t.per_second),
+            name: {
+                "cpu": row.ratio(name, lambda t: t.per_cpu_second),
+                "wall": row.ratio(name, lambda t: t.per_second),
             }
-            for kernels in row.against
+            for name in row.against
         }
         add(row.name, row.took, ratios)
 
-    kernels = list(rows[0].against)
     print(f"\nfanout {list(fanout)}, {BATCH_SIZE} seeds a batch, {len(rows[0].took)} repetitions: medians")
     head = f"{'':36}{'seeds/CPU s':>12}{'seeds/s':>10}" + "".join(
-        f"{'x ' + k + ' CPU':>20}{'wall':>7}" for k in kernels
+        f"{'x ' + k + ' CPU':>{_WIDTH}}{'wall':>7}" for k in kernels
     )
     print(head + f"{'kB/seed':>10}{'exchanges':>11}{'hits':>8}")
     for f in figures:
         line = f"{f['name']:36}{f['seeds_per_cpu_second']:12,.0f}{f['seeds_per_second']:10,.0f}"
         for k in kernels:
             ratio = f["times_pyg"].get(k)
-            line += f"{ratio['cpu']:20.2f}{ratio['wall']:7.2f}" if ratio else " " * 27
+            line += f"{ratio['cpu']:{_WIDTH}.2f}{ratio['wall']:7.2f}" if ratio else " " * (_WIDTH + 7)
         line += f"{f['bytes_per_seed'] / 1000:10.1f}{f['exchanges_per_batch']:11.1f}"
         print(line + (f"{f['hit_rate']:8.1%}" if f["hit_rate"] else ""))
     return figures
@@ -299,8 +299,6 @@ def machine() -> dict[str, Any]:
 def kernels_here(asked: str, quick: bool) -> dict[str, str]:
     if asked == "none":
         return {}
-    from yardstick import available
-
     found = available(compile_missing=not quick)
     return found if asked == "all" else {asked: found[asked]}
 
@@ -349,6 +347,10 @@ def main() -> int:
                 pool = RankPool(Contestant, *given, machines=machines, ranks_per_machine=ranks_per_machine)
                 return pools.enter_context(pool)
 
+            pair = None
+            if kernels:
+                given = data, node_type, list(batches), list(kernels)
+                pair = pools.enter_context(RankPool(YardstickRank, *given, machines=2))
             one, two, four = start(["plain"], 1), start(list(SETTINGS), 2), start(["cache"], 2, 2)
             contestants = {"1 rank": (one, "plain"), "2 machines": (two, "plain")}
             contestants |= {f"2 machines, {name}": (two, name) for name in SETTINGS if name != "plain"}
@@ -358,7 +360,7 @@ def main() -> int:
             results["hits"], missed = check_hits(two, list(batches))
             check_equality(two, list(batches) if arguments.quick else [(10, 5)])
             for fanout in batches:
-                rows = race(data, node_type, contestants, list(kernels), fanout, repetitions)
+                rows = race(data, node_type, contestants, list(kernels), pair, fanout, repetitions)
                 check_exchanges(fanout, rows, contestants)
                 results["rows"] += show(fanout, rows)
                 speeds = [*bytes_missed(fanout, rows), *floors_missed(fanout, rows)]

@@ -22,19 +22,26 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch_geometric.typing
+from contestant import Took
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import NeighborSampler
 
+from disttrain.world import World
+
 VERSION = "0.6.18"
+PAIR = ", two at a time"
+"""Of the name of PyG's kernels: two processes ran them at the same time, as the ranks of two machines do here."""
 CACHE = Path(__file__).parent / ".cache"
 _DOWNLOAD_SECONDS = 300
 _COMPILE_SECONDS = 1800
@@ -162,6 +169,40 @@ class Yardstick:
         )
         with _kernels(self.kernels):
             yield from loader
+
+
+class YardstickRank:
+    """PyG's local loader in a process of its own, for `RankPool`: as many at a time as there are contestants.
+
+    Processes that run at the same time share the way to memory, and each takes more CPU time for the same copies. Ranks
+    that stand for several machines do so here, and would not on machines of their own.
+    """
+
+    def __init__(
+        self, world: World, data: HeteroData, node_type: str, fanouts: Sequence[Sequence[int]], kernels: Sequence[str]
+    ) -> None:
+        self.world = world
+        available(compile_missing=False)  # loads the library
+        self.yardsticks = {
+            (name, tuple(fanout)): Yardstick(data, node_type, fanout, name) for fanout in fanouts for name in kernels
+        }
+
+    def epoch(self, kernels: str, fanout: Sequence[int], seeds: Sequence[np.ndarray], batch_size: int) -> Took:
+        """Make the batches of this rank's seeds.
+
+        Args:
+            seeds: of each rank.
+        """
+        self.world.barrier("starting together")
+        return time_pyg(self.yardsticks[kernels, tuple(fanout)], seeds[self.world.rank], batch_size)
+
+
+def time_pyg(yardstick: Yardstick, seeds: np.ndarray, batch_size: int) -> Took:
+    ids = torch.from_numpy(seeds)
+    cpu, wall = time.process_time(), time.perf_counter()
+    for batch in yardstick.batches(ids, batch_size):
+        assert batch[yardstick.node_type].batch_size > 0
+    return Took(len(seeds), time.process_time() - cpu, time.perf_counter() - wall)
 
 
 if __name__ == "__main__":
