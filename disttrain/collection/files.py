@@ -10,7 +10,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -131,16 +131,20 @@ def too_short(directory: Path, manifest: dict[str, Any]) -> dict[str, str]:
     return problems
 
 
-def open_collection(directory: Path, manifest: dict[str, Any], mapped: bool) -> Collated:
+def open_collection(
+    directory: Path, manifest: dict[str, Any], mapped: bool, in_memory: Collection[str] = ()
+) -> Collated:
     """Args:
     manifest: what is read of it is the same whatever the files have grown by since.
     mapped: the arrays stay in their files, and come into memory as they are used; otherwise they are read now.
+    in_memory: files that are read all the same.
     """
     loaded: dict[str, np.ndarray] = {}
 
     def load(name: str) -> np.ndarray:
         if name not in loaded:
-            loaded[name] = open_array(directory, name, manifest["files"][name], mapped)
+            kept = mapped and name not in in_memory
+            loaded[name] = open_array(directory, name, manifest["files"][name], kept)
         return loaded[name]
 
     stores: dict[Key, Store] = {}

@@ -282,6 +282,11 @@ class Graphs:
         shape = column.values.shape[1:] if isinstance(column, Ragged) else ()
         return Attribute(dtype, tuple(shape), found.low, found.high, found.missing)
 
+    @property
+    def of_nodes(self) -> dict[str, tuple[Key, tuple[str, ...]]]:
+        """Node type -> the key of what it has in `collated`, and the attributes with a row for each node."""
+        return self._of_nodes
+
     # Which attribute has a row for each node, each edge, or each graph: PyG does not say so of a collection.
 
     @cached_property

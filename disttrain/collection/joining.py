@@ -18,7 +18,7 @@ from ..config import ExperimentError, edge_type_name
 from .collated import Collated, Key, Store
 from .columns import Column, Numbers, Objects
 from .gathering import Left, Place, gather_like
-from .ragged import Ragged, bits_of, offsets_of
+from .ragged import Ragged, bits_of
 
 Names = Mapping[Key, Sequence[str]]
 """Of each type, the attributes that are wanted."""
@@ -104,9 +104,9 @@ class _Join:
             raise self._unlike(name, values, like)
         assert axis is not None
         sizes = [1] * len(values) if stacked else [value.size(axis) for value in values]
-        whole = whole.detach().cpu().movedim(axis, 0).contiguous()
+        whole = whole.detach().cpu().contiguous()
         increments = self._increments(name, values)
-        return Ragged(bits_of(whole), offsets_of(np.array(sizes, np.int64)), axis, like.dtype, increments)
+        return Ragged.of(bits_of(whole), np.array(sizes, np.int64), axis, like.dtype, increments)
 
     def _increments(self, name: str, values: list[Any]) -> np.ndarray | None:
         """By the rules of `Data` and `HeteroData`, without asking each graph where they are the plain ones."""
@@ -162,8 +162,8 @@ class _Join:
 
     def _unlike(self, name: str, values: list[Any], like: Ragged) -> ExperimentError:
         """Which one differs, and how."""
-        rest = like.values.shape[1:]
-        shape = [str(size) for size in (*rest[: like.axis], "...", *rest[like.axis :])]
+        before, after = like.shape
+        shape = [str(size) for size in (*before, "...", *after)]
         for number, value in zip(self.ids, values):
             sparse = value.layout != torch.strided
             rows = value.unsqueeze(0) if value.dim() == 0 else value
@@ -182,12 +182,11 @@ _NUMBERS: dict[str, type] = {"b": bool, "i": int, "f": float}
 
 
 def _is_like(whole: Tensor, axis: int | None, like: Ragged) -> bool:
-    shape, rest = tuple(whole.shape), like.values.shape[1:]
     return (
         axis is not None
         and axis == like.axis
         and str(whole.dtype) == f"torch.{like.dtype}"
-        and (*shape[:axis], *shape[axis + 1 :]) == rest
+        and (tuple(whole.shape[:axis]), tuple(whole.shape[axis + 1 :])) == like.shape
     )
 
 

@@ -63,8 +63,7 @@ def _values(column: Column, ids: np.ndarray) -> Iterator[Any]:
     elif isinstance(column, Numbers):
         yield from column.values[ids].tolist()
     elif isinstance(column, Objects):
-        values = column.take(ids)
-        yield from values.tolist() if column.mixed else values
+        yield from replace(column, mixed=False).take(ids)
     elif isinstance(column, Mapping):
         parts = {name: list(_values(inner, ids)) for name, inner in column.columns.items()}
         yield from ({name: values[n] for name, values in parts.items()} for n in range(len(ids)))

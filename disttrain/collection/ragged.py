@@ -32,6 +32,22 @@ class Ragged:
     increments: np.ndarray | None = None
     """int64 [num_graphs, ...]: by how much each graph moves those after it in a batch (PyG's `__inc__`); None: by 0."""
 
+    @classmethod
+    def of(
+        cls, whole: np.ndarray, sizes: np.ndarray, axis: int, dtype: str, increments: np.ndarray | None = None
+    ) -> Ragged:
+        """Args:
+        whole: the graphs' tensors put together along `axis`.
+        sizes: int64 [num_graphs]: how many rows each has.
+        """
+        values = np.ascontiguousarray(np.moveaxis(whole, axis, 0))
+        return cls(values, offsets_of(sizes), axis, dtype, increments)
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of the tensors of graphs: the axes before that of the rows, and those after it."""
+        return self._before, self._after
+
     def take(self, ids: np.ndarray) -> Tensor:
         """The value of a batch of these graphs, in their order; as PyG's `collate` makes it.
 

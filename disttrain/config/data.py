@@ -117,8 +117,19 @@ class Data(Section):
     pre_filter: Annotated[Transforms, BeforeValidator(as_list, json_schema_input_type=_OneOrMore)] = ()
     """Of a collection: function of your own by dotted path, with arguments as for `transforms`, or a list of them.
     Graphs for which one is false are left out, before `pre_transforms`."""
-    storage: Literal["memory", "mmap"] = "mmap"
-    """Of a collection: each rank reads its arrays into memory, or all map the same files. Batches are the same."""
+    storage: Literal["auto", "memory", "mmap", "hybrid", "ondisk"] = "auto"
+    """Of a collection: each rank reads its arrays into memory (`memory`), or all map the same files (`mmap`), or some
+    attributes are read and the others mapped (`hybrid`), or graphs are read from a database (`ondisk`, PyG's
+    `OnDiskDataset`). Batches are the same. `auto` takes `memory`, `hybrid` or `mmap` by size, and says why."""
+    memory_limit: Bytes | None = None
+    """Of `storage: auto`: what all ranks of a machine together may take for the collection, e.g. "8 GiB"; null: a
+    quarter of what is free."""
+    in_memory: Names | None = None
+    """Of `storage: hybrid`: the attributes that are read into memory (`[x, edge_attr]`); null: those of nodes."""
+    ondisk_backend: Literal["sqlite", "rocksdb"] = "sqlite"
+    """Of `storage: ondisk`; `rocksdb` needs `pip install rocksdict`."""
+    cache: Bytes = 0
+    """Of `storage: ondisk`: graphs that were used last are kept in memory, up to so many bytes in each rank."""
     shard: bool = False
     """Of a collection: each machine has only its own graphs in memory, an equal range of all, and shuffles within it.
     A step's graphs then depend on the number of machines."""

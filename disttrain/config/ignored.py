@@ -22,6 +22,9 @@ _OF_NEIGHBOURS = (
     "locality", "cache_bytes", "cache_epochs", "feature_precision", "backend",
 )  # fmt: skip
 
+_OF_STORAGE = {"memory_limit": "auto", "in_memory": "hybrid", "ondisk_backend": "ondisk", "cache": "ondisk"}
+"""Settings of a collection, and the storage that they are for."""
+
 
 def ignored_settings(experiment: Experiment) -> list[str]:
     """One line for each setting that was given and does nothing: its path, and why."""
@@ -52,13 +55,16 @@ def ignored_settings(experiment: Experiment) -> list[str]:
             idle(sampling, ("sampling",), key, f"{about}, no neighbours are drawn")
         for key in type(experiment.partition).model_fields:
             idle(experiment.partition, ("partition",), key, f"{about}, a collection has no partitions")
+        for key, needs in _OF_STORAGE.items():
+            if experiment.data.storage != needs:
+                idle(experiment.data, ("data",), key, f"data.storage is {experiment.data.storage}, not {needs}")
         if isinstance(model, CustomModel):
             idle(model, ("model",), "layers", f"{about}, nothing is drawn for them")
         if sampling.by_size:
             for key in ("batch_size", "eval_batch_size", "drop_last", "balance"):
                 idle(sampling, ("sampling",), key, "sampling.max_nodes and max_edges decide what a step has")
     else:
-        for key in ("storage", "store", "shard", "pre_filter"):
+        for key in ("storage", "store", "shard", "pre_filter", *_OF_STORAGE):
             idle(experiment.data, ("data",), key, f"task.kind is {task.kind}, one graph is no collection")
         for key in ("drop_last", "balance", "max_nodes", "max_edges"):
             idle(sampling, ("sampling",), key, f"task.kind is {task.kind}, one graph is no collection")

@@ -20,7 +20,9 @@ _READER = 2
 
 OF_RUNS = ("split", "transforms")
 """Settings of a collection that decide what runs make of it, not what is stored."""
-NOT_DECIDING = ("root", "path", "trust", "memory_bytes", "storage", "store")
+NOT_DECIDING = (
+    "root", "path", "trust", "memory_bytes", "storage", "store", "memory_limit", "in_memory", "ondisk_backend", "cache",
+)  # fmt: skip
 """Settings of a source that do not decide the graph: where its files lie, and how they are read."""
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from .. import data
 from ..collection.collated import collate
-from ..collection.files import FORMAT, content_digest, open_collection, read_manifest, write_collection
+from ..collection.files import FORMAT, content_digest, read_manifest, write_collection
 from ..collection.graphs import Graphs
 from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError, GraphRegression, PygData, SplitByFiles, SplitByFolds
@@ -35,6 +35,7 @@ from ..graph.schema import GRAPH
 from ..tasks.labels import label_place
 from ..world import World
 from .conflicts import refuse, world_conflicts
+from .held import converted, held
 from .trained_on import TrainedOn, labelled_for
 from .transformed import transformed
 
@@ -70,13 +71,21 @@ def prepare_collection(experiment: Experiment, world: World, trained_on: Trained
             "give every machine the same files"
         )
 
+    if experiment.data.storage == "ondisk":
+        world.lead(lambda: _convert(experiment, place), "converting the collection", per_machine=True)
+
     def opened() -> Graphs:
         directory = Path(place.directory)
         manifest = read_manifest(directory)
-        collated = open_collection(directory, manifest, mapped=experiment.data.storage == "mmap")
+        collated, access = held(experiment, world, directory, manifest)
         whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _of_run(experiment, place.fingerprint)}
         return Graphs(
-            collated, whole, machine=world.machine, num_machines=world.num_machines, sharded=experiment.data.shard
+            collated,
+            whole,
+            machine=world.machine,
+            num_machines=world.num_machines,
+            access=access,
+            sharded=experiment.data.shard,
         )
 
     graphs = transformed(world.together(opened, "opening the collection"), experiment, world)
@@ -174,6 +183,12 @@ def _make(experiment: Experiment) -> _Place:
             write_collection(collated, directory, place.fingerprint, "data.store")
             _say(f"{counted(len(collated), 'graph')} in {directory}")
     return place
+
+
+def _convert(experiment: Experiment, place: _Place) -> None:
+    directory = Path(place.directory)
+    with _alone(_folder(experiment.data), experiment.train.timeout):
+        converted(experiment, directory, read_manifest(directory))
 
 
 @contextmanager

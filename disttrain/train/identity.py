@@ -15,7 +15,8 @@ from ..config.file import differences, plain
 from ..world import World
 
 MAY_CHANGE = (
-    "name", "run_dir", "launch", "data.storage", "data.store",
+    "name", "run_dir", "launch", "data.storage", "data.store", "data.memory_limit",
+    "data.in_memory", "data.ondisk_backend", "data.cache",
     "partition.dir", "partition.topology", "partition.distribute",
     "sampling.workers", "sampling.prefetch", "sampling.cache_bytes", "sampling.cache_epochs",
     "train.epochs", "train.max_steps", "train.checkpoint", "train.log_every", "train.device", "train.threads",

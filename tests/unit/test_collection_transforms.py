@@ -38,12 +38,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_
 
 def plain(graph: Data) -> Data:
     """Without rules of its own."""
-    held = graph.to_dict()
-    counts = {"num_nodes": held.pop("num_nodes")} if "num_nodes" in held else {}
-    return Data.from_dict({**counts, **held})
+    held, made = graph.to_dict(), Data()
+    for name in ["num_nodes"] * ("num_nodes" in held) + list(held):
+        made[name] = held[name]
+    return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_objects_are_the_graphs_and_come_together_as_pyg_has_it(data: st.DataObject) -> None:
     graphs: list[Any] = data.draw(

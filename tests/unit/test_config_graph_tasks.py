@@ -28,7 +28,7 @@ def test_a_small_file_with_defaults() -> None:
     experiment = parse_experiment(GRAPHS)
     assert isinstance(experiment.model, GinModel) and experiment.model.norm == "batch"
     assert isinstance(experiment.data.split, SplitByFolds) and experiment.data.split.folds == 10
-    assert experiment.data.storage == "mmap" and ignored_settings(experiment) == []
+    assert experiment.data.storage == "auto" and ignored_settings(experiment) == []
 
 
 def test_what_is_about_nodes_does_not_go_with_a_task_about_graphs() -> None:

@@ -1,0 +1,61 @@
+"""How a run holds its collection: `data.storage`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..collection.access import Access
+from ..collection.collated import Collated
+from ..collection.graphs import Graphs
+from ..collection.ondisk import OnDisk, convert, ondisk_directory
+from ..collection.storage import choose, of_nodes, opened
+from ..config import Experiment
+from ..world import World
+
+
+def held(
+    experiment: Experiment, world: World, directory: Path, manifest: dict[str, Any]
+) -> tuple[Collated, Access | None]:
+    """The collection that lies in a folder, and how batches come by its graphs where that is in another way.
+
+    Raises:
+        ExperimentError: an attribute does not exist, or the database cannot be read.
+    """
+    data, storage = experiment.data, experiment.data.storage
+    mapped = opened(directory, manifest)
+    if storage == "auto":
+        choice = choose(
+            manifest,
+            of_nodes(Graphs(mapped, manifest)),
+            limit=data.memory_limit,
+            ranks=world.local_size,
+            processes=bool(data.transforms) and experiment.sampling.workers > 0,
+        )
+        storage = choice.storage
+        if world.is_lead:
+            print(f"[collection] storage: {storage}, since {choice.why}", flush=True)
+    if storage == "memory":
+        return opened(directory, manifest, in_memory=None), None
+    if storage == "hybrid":
+        names = of_nodes(Graphs(mapped, manifest)) if data.in_memory is None else data.in_memory
+        return opened(directory, manifest, in_memory=names), None
+    if storage == "ondisk":
+        where = ondisk_directory(directory, data.ondisk_backend)
+        return mapped, OnDisk(where, mapped, manifest["fingerprint"], data.ondisk_backend, data.cache)
+    return mapped, None
+
+
+def converted(experiment: Experiment, directory: Path, manifest: dict[str, Any]) -> None:
+    """Make the database of `data.storage: ondisk` where there is none, or it lacks graphs. One process at a time.
+
+    Raises:
+        ExperimentError: it cannot be written.
+    """
+    backend = experiment.data.ondisk_backend
+    where = ondisk_directory(directory, backend)
+
+    def say(how_far: str) -> None:
+        print(f"[collection] writing {where}: {how_far}", flush=True)
+
+    convert(opened(directory, manifest), where, manifest["fingerprint"], backend, say)
