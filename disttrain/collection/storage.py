@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..config import ExperimentError
 from ..config.counted import counted
 from ..data.nearest import nearest
-from ..graph.memory import available_memory
+from ..memory import available_memory
 from .collated import Collated
 from .files import open_collection
 from .graphs import Graphs
