@@ -84,13 +84,14 @@ class Lead:
             outcome, cause = ("refused", world.host, str(error)), error
         except BaseException as error:
             outcome, cause = ("failed", world.host, said(error)), error
-        finished.set()
-        pulse.join()
         try:
-            world.notes.set(f"{key}/outcome", pickle.dumps(outcome))
+            world.notes.set_large(f"{key}/outcome", pickle.dumps(outcome))
         except StoreLost as error:
             if cause is None:
                 raise without_store(world, self._what, error) from error
+        finally:
+            finished.set()
+            pulse.join()
         return outcome, cause
 
     def _await(self, worker: int) -> tuple[str, str, Any]:
@@ -109,7 +110,7 @@ class Lead:
                     raise PeerError(f"{waiting}, which has been silent for {world.timeout:g} s")
                 # Not store.wait: each time that it runs out, torch writes a warning. A tenth of the wait may be lost.
                 time.sleep(min(_POLL_SECONDS, max(0.005, (now - started) / 10)))
-            state, host, value = pickle.loads(world.notes.get(f"{key}/outcome"))
+            state, host, value = pickle.loads(world.notes.get_large(f"{key}/outcome"))
         except StoreLost as error:
             raise without_store(world, self._what, error) from error
         if state == "failed":

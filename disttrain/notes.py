@@ -16,6 +16,9 @@ T = TypeVar("T")
 OVER = "over"
 """The note that the job has failed: who failed, where, and how."""
 _POLL_SECONDS = 1.0
+_PIECE_BYTES = 1 << 22
+_MOST_LETTERS = 1 << 14
+"""Of the note `OVER`: an error may have swallowed a whole tensor."""
 
 
 class StoreLost(RuntimeError):
@@ -51,6 +54,17 @@ class Notes:
         """The value of a key that is known to be there."""
         return self._ask(lambda: self._store.get(key), within)
 
+    def set_large(self, key: str, value: bytes) -> None:
+        """A value of any size, in pieces: torch's store cuts the connection at more than 8 MiB. `key` comes last."""
+        for piece, begin in enumerate(range(0, len(value), _PIECE_BYTES)):
+            self.set(f"{key}/{piece}", value[begin : begin + _PIECE_BYTES])
+        self.set(key, str(len(value)))
+
+    def get_large(self, key: str) -> bytes:
+        """What `set_large` has set, when `key` is known to be there."""
+        pieces = range(-(-int(self.get(key)) // _PIECE_BYTES))
+        return b"".join(self.get(f"{key}/{piece}") for piece in pieces)
+
     def check(self, keys: list[str], within: float | None = None) -> bool:
         """Whether all keys are there."""
         return self._ask(lambda: self._store.check(keys), within)
@@ -60,7 +74,7 @@ class Notes:
 
         def leave() -> None:
             if not self._store.check([OVER]):
-                self._store.set(OVER, text)
+                self._store.set(OVER, text[:_MOST_LETTERS])
 
         self._ask(leave, within)
 

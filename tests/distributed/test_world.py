@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,9 @@ def _talk(world: World):
     assert world.together(lambda: world.rank * 2, "t") == world.rank * 2
     led = world.lead(lambda: ("rank", world.rank), "l")
     mine = world.lead(lambda: world.rank, "m", per_machine=True)
+    # Larger than what torch's store takes at once: a list of a million ids, say.
+    numbers = world.lead(lambda: np.arange(world.rank, 1_100_000 + world.rank), "n", per_machine=True)
+    assert numbers.nbytes > 8 << 20 and numbers[0] == mine and numbers[-1] == 1_099_999 + mine
     with world.exchange_groups(2) as groups, world.exchange_groups(1) as other:
         assert not set(groups) & set(other)
     with world.exchange_groups(2) as again:
