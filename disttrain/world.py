@@ -63,7 +63,7 @@ class World:
         Args:
             device: "auto" (the GPU of the local rank where there are GPUs), "cpu" or "cuda".
             timeout: seconds that one rank waits for another before it gives up with a `PeerError`.
-            threads: compute threads of this rank; None: OMP_NUM_THREADS, else its share of the machine's cores.
+            threads: compute threads of this rank; None: OMP_NUM_THREADS, else its share of the cores that it may use.
 
         Raises:
             ExperimentError: "cuda" where there is none, or machines with unequal numbers of ranks.
@@ -73,7 +73,7 @@ class World:
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         here = _choose_device(device, local_rank)
         if threads is None and "OMP_NUM_THREADS" not in os.environ:
-            threads = max(1, (os.cpu_count() or 1) // local_size)
+            threads = max(1, _usable_cores() // local_size)
         if threads is not None:
             torch.set_num_threads(threads)
         if here.type == "cuda":
@@ -309,6 +309,11 @@ class World:
                 "ranks must be numbered machine by machine, as torchrun does; got the machines "
                 f"{[machine for _, machine, _ in shapes]} for ranks 0 to {self.size - 1}"
             )
+
+
+def _usable_cores() -> int:
+    """Not all of the machine's: a batch system gives a job some of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _choose_device(device: str, local_rank: int) -> torch.device:

@@ -70,7 +70,8 @@ class Train(Section):
     """Steps between lines of `metrics.jsonl`, and between checks for a requested stop."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: PositiveInt | None = None
-    """Compute threads per rank; null: the machine's cores shared out among its ranks (or OMP_NUM_THREADS)."""
+    """Compute threads per rank; null: the cores that the job may use, shared out among its machine's ranks (or
+    OMP_NUM_THREADS)."""
     timeout: Annotated[float, Field(gt=0.0, le=1e7)] = 300.0
     """Seconds that one rank waits for another before the job ends with a message."""
 

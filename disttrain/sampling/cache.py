@@ -46,9 +46,9 @@ def fill_cache(world: World, columns: Columns, draws: Sequence[Draws], num_bytes
 
     A collective. Batches are the same bit for bit with and without. On a single machine there is nothing to do.
 
-    Cost: drawing those batches (a third to a half of making them), a pass over 4 bytes per id of each table (nodes; edges
-    whose attributes batches carry), and the rows once over the network. 4 bytes per id of memory a machine while it
-    chooses; then `num_bytes` at most.
+    Cost: drawing those batches (a third to a half of making them), a pass over 4 bytes per id of each table (nodes, and
+    edges whose attributes batches carry), and the rows once over the network. 4 bytes per id of memory a machine while
+    it chooses; then `num_bytes` at most.
 
     Raises:
         ExperimentError: a machine does not have the memory.

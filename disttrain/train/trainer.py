@@ -226,7 +226,8 @@ class Trainer:
             position.remember_extra(not due)
             evaluation = self._evaluate("val")
             text += "".join(f"  val {name} {value:.4f}" for name, value in evaluation.metrics.items())
-            if position.best.update(evaluation.metrics[position.best.metric], position.epoch, position.step):
+            better = position.best.update(evaluation.metrics[position.best.metric], position.epoch, position.step)
+            if better or position.best.value is None:  # without any value to go by, the last one counts
                 position.best_evaluation = {"metrics": evaluation.metrics, "num_evaluated": evaluation.num_evaluated}
                 save = True
             if position.stop is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import closing
 
@@ -58,6 +59,15 @@ def test_without_torchrun_a_world_of_one():
         assert world.lead(lambda: 3, "l") == 3
         with world.exchange_groups(3) as groups:
             assert groups == []
+
+
+def test_threads_are_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5})
+    before = torch.get_num_threads()
+    with World.start(device="cpu", timeout=10):
+        assert torch.get_num_threads() == 3
+    torch.set_num_threads(before)
 
 
 def _refuse_on_one(world: World):

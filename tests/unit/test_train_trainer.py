@@ -18,7 +18,7 @@ from disttrain.config import ExperimentError
 from disttrain.train.stop import Interrupted
 from disttrain.train.trainer import Trainer
 from disttrain.world import World
-from tests.training import MANIFEST, Killed, RowLoader, RowModel, events, kill_after, row_trainer, weights
+from tests.training import MANIFEST, Killed, RowLoader, RowModel, events, kill_after, row_trainer, task, weights
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +125,16 @@ def test_a_loss_that_is_not_finite_ends_the_run(world: World, tmp_path: Path):
     with pytest.raises(FloatingPointError, match=r"first on rank 0 on .*, in step 3 \(epoch 1\)"):
         train(world, tmp_path, model=Broken(), checkpoint={"every_steps": 2})
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-0000000002"]
+
+
+def test_a_metric_that_never_has_a_value_hides_no_figures(world: World, tmp_path: Path):
+    trainer = row_trainer(world, tmp_path, of=task("auroc", "accuracy"))
+    trainer.loaders["val"].y[:] = 0  # type: ignore[attr-defined]
+    trainer.train()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    last = [line for line in events(tmp_path) if line["event"] == "evaluation" and line["split"] == "val"][-1]
+    assert summary["val"] == last["metrics"] and summary["val"]["auroc"] is None
+    assert summary["num_evaluated"]["val"] == 17 and summary["best_epoch"] == 3
 
 
 def test_hopeless_fp16_ends_the_run(world: World, tmp_path: Path):
