@@ -4,7 +4,7 @@
     python benchmarks/cross_validation.py --data ~/Downloads --work cv                    all of them
     python benchmarks/cross_validation.py tu_mutag --data ~/Downloads --work cv --folds 0 1
     torchrun --standalone --nproc-per-node 2 benchmarks/cross_validation.py tu_mutag --data ~/Downloads --work cv2
-    python benchmarks/cross_validation.py --quick --data ~/Downloads     an epoch, two folds: shows that it runs
+    python benchmarks/cross_validation.py --quick --data ~/Downloads     an epoch of one fold: shows that it runs
 
 Of each of ten folds: every setting of a small grid is trained on what is left of the other nine without a tenth, which
 validates; the setting with the best validation figure is trained three times more, with other seeds; each of these runs
@@ -69,8 +69,8 @@ CASES = {
         84.0,
         tuple((f"model.pooling={p}", f"train.lr={lr}") for p in ("sum", "mean") for lr in (0.01, 0.003)),
     ),
-    "tu_enzymes": Case("tu ENZYMES", "GIN 59.6", 55.0, tuple((f"model.pooling={p}",) for p in ("sum", "mean"))),
-    "tu_proteins": Case("tu PROTEINS", "GIN 73.3", 72.0, tuple((f"model.pooling={p}",) for p in ("sum", "mean"))),
+    "tu_enzymes": Case("tu ENZYMES", "GIN 59.6", 55.0, (("train.lr=0.01",), ("train.lr=0.005",))),
+    "tu_proteins": Case("tu PROTEINS", "GIN 73.3", 72.0, (("train.lr=0.005",), ("train.lr=0.002",))),
 }
 
 
@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the downloads")
     parser.add_argument("--work", type=Path, help="folder to work in, and to keep the runs in; none: a temporary one")
     parser.add_argument("--folds", type=int, nargs="*", default=range(FOLDS), help=f"which, of 0 to {FOLDS - 1}")
-    parser.add_argument("--quick", action="store_true", help="two folds, one epoch, and no expectations")
+    parser.add_argument("--quick", action="store_true", help="one fold, one epoch, and no expectations")
     parser.add_argument("--select-only", action="store_true", help="only choose settings; nothing is tested")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides, for trying settings")
     options = parser.parse_args()
@@ -88,7 +88,7 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no case {', '.join(unknown)}; there are {', '.join(CASES)}")
     if options.quick:
-        options.folds, options.set = range(2), [*options.set, "train.epochs=1"]
+        options.folds, options.set = range(1), [*options.set, "train.epochs=1"]
     if options.work is None and "RANK" in os.environ:
         parser.error("--work is needed with several ranks: they work in one folder")
     options.data = options.data.resolve()

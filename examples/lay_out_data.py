@@ -3,7 +3,7 @@
     python examples/lay_out_data.py ~/Downloads data
 
 looks through the first folder (and its subfolders) and fills `data/hgb`, `data/dblp`, `data/imdb`, `data/planetoid`,
-`data/aifb` and `data/tu`, where the files in `configs/` look:
+`data/aifb`, `data/tu`, `data/esol` and `data/qm9`, where the files in `configs/` look:
 
     DBLP.zip, ACM.zip, IMDB.zip   the archives of the Heterogeneous Graph Benchmark (HGB), as its authors publish them
     adjM.npz and six more         the raw files of `torch_geometric.datasets.DBLP`, together in one folder
@@ -11,6 +11,8 @@ looks through the first folder (and its subfolders) and fills `data/hgb`, `data/
     ind.cora.x and seven more     the raw files of `torch_geometric.datasets.Planetoid`, together in one folder
     aifb_stripped.nt.gz and two   the AIFB knowledge graph as R-GCN's authors publish it, together in one folder
     MUTAG.zip, PROTEINS.zip, ENZYMES.zip   the archives of TUDataset
+    delaney-processed.csv         ESOL, as DeepChem publishes it
+    qm9_every20th.csv.gz          a sample of QM9, in the columns of the package qm9pack
 
 What is not found is left out and said; what is already there is left as it is.
 """
@@ -54,6 +56,8 @@ def lay_out(source: Path, target: Path) -> dict[str, Path | None]:
         "pyg imdb": _folder(source, IMDB_FILES, target / "imdb" / "raw"),
         "aifb": _folder(source, AIFB_FILES, target / "aifb"),
         **{f"tu {name}": _tu(source, target / "tu", name) for name in TU},
+        "esol": _folder(source, ("delaney-processed.csv",), target / "esol"),
+        "qm9": _folder(source, ("qm9_every20th.csv.gz",), target / "qm9"),
         "cora": _folder(source, CORA_FILES, target / "planetoid" / "Cora" / "raw"),
     }
 

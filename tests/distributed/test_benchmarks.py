@@ -34,6 +34,26 @@ def test_accuracy_benchmark(config: str, data: str, real_data: Callable[[str], P
     assert f"| {config} | " in printed
 
 
+def test_cross_validation_benchmark(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    """A fold: as many runs as it says, none again, and the setting is the one that validation prefers."""
+    script = [
+        "cross_validation.py",
+        "tu_mutag",
+        "--quick",
+        "--data",
+        str(real_data("tu-MUTAG")),
+        "--work",
+        str(tmp_path),
+    ]
+    printed = run_script(script)
+    assert "| tu_mutag | 1 | 1 | " in printed
+    done = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "tu_mutag").rglob("summary.json")}
+    assert len(done) == 4 + 3
+    assert run_script(script) == printed
+    assert all(path.stat().st_mtime_ns == when for path, when in done.items())
+    assert not list((tmp_path / "runs").rglob("*.distcp")), "checkpoints of finished runs are removed"
+
+
 def run_script(script: list[str]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "benchmarks" / script[0]), *script[1:]]

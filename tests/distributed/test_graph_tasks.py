@@ -109,8 +109,20 @@ KINDS: dict[str, dict[str, Any]] = {
         },
     },
     "hetero": {"model": {"kind": "custom", "module": "tests.collections_of_graphs:Pairs"}},
+    **{
+        kind: {"model": {"kind": kind, "hidden": 8, "layers": 2, **more}}
+        for kind, more in {
+            "gine": {},
+            "gcn": {"pooling": ["mean", "attention"]},
+            "sage": {"norm": "layer"},
+            "gat": {"norm": "layer", "heads": 2},
+            "pna": {"pooling": "set2set"},
+            "gps": {"heads": 2, "conv": "pna"},
+            "hetero_conv": {"conv": "gat", "norm": "batch", "pooling": "mean"},
+        }.items()
+    },
 }
-FUNCTIONS = {"numbers": ("rings", {"numbers": True}), "hetero": ("pairs", {})}
+FUNCTIONS = {"numbers": ("rings", {"numbers": True}), "hetero": ("pairs", {}), "hetero_conv": ("pairs", {})}
 
 
 def kinds(world: World, directory: str) -> list[dict[str, Any]]:

@@ -22,4 +22,4 @@ def test_it_loads_and_nothing_in_it_is_idle(path: Path) -> None:
 
 def test_each_kind_of_model_has_one() -> None:
     kinds = {read_experiment(path).model.kind for path in FILES}
-    assert kinds == {"hetero_conv", "rgcn", "rgat", "hgt", "gin", "custom"}
+    assert kinds == {"hetero_conv", "rgcn", "rgat", "hgt", "gin", "gine", "gps", "custom"}

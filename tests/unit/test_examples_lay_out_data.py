@@ -29,6 +29,7 @@ def test_files_land_where_pyg_looks(tmp_path: Path) -> None:
     with zipfile.ZipFile(source / "ACM.zip", "w") as archive:
         for name in (*HGB_FILES, "meta.dat"):
             archive.writestr(f"ACM/{name}", f"hgb {name}")
+    (source / "delaney-processed.csv").write_text("esol")
     for name in CORA_FILES:
         (source / "some" / "cora" / name).write_text(name)
     for folder, names in (("dblp", DBLP_FILES), ("imdb", IMDB_FILES), ("aifb", AIFB_FILES)):
@@ -43,7 +44,7 @@ def test_files_land_where_pyg_looks(tmp_path: Path) -> None:
         archive.writestr("ENZYMES/ENZYMES_A.txt", "one of three")
 
     found = lay_out(source, target)
-    missing = ["hgb DBLP", "hgb IMDB", "tu PROTEINS", "tu ENZYMES"]
+    missing = ["hgb DBLP", "hgb IMDB", "tu PROTEINS", "tu ENZYMES", "qm9"]
     assert [name for name, folder in found.items() if folder is None] == missing
     raw = target / "tu" / "MUTAG" / "raw"
     assert {path.name: path.read_text() for path in raw.iterdir()} == {f"MUTAG_{part}.txt": part for part in tu}
