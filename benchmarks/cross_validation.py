@@ -153,26 +153,27 @@ def train(name: str, fold: int, overrides: list[str], seed: int, world: World) -
     experiment = read_experiment(REPOSITORY / "configs" / f"{name}.yaml", [*overrides, f"seed={seed}"])
     called = hashlib.blake2b(experiment.model_dump_json().encode(), digest_size=6).hexdigest()
     directory = Path("runs") / name / f"ranks-{world.size}" / f"fold-{fold}" / f"{called}-{seed}"
-    done = world.lead(lambda: _summary(directory), "looking for a finished run")
+    done = world.lead(lambda: finished(directory), "looking for a finished run")
     if done is not None:
         return done
     batch_size, rest = divmod(experiment.sampling.batch_size, world.size)
     if rest:
         raise SystemExit(f"{name}: {world.size} ranks do not divide batches of {experiment.sampling.batch_size}")
     sampling = experiment.sampling.model_copy(update={"batch_size": batch_size})
-    with _quiet(Path(f"log-{world.rank}.txt")):
+    with quiet(Path(f"log-{world.rank}.txt")):
         summary = job.run(experiment.model_copy(update={"sampling": sampling, "run_dir": str(directory)}), world)
     if world.is_lead:
         shutil.rmtree(directory / "checkpoints")
     return summary
 
 
-def _summary(directory: Path) -> dict[str, Any] | None:
+def finished(directory: Path) -> dict[str, Any] | None:
+    """What summary.json of a run that is done says."""
     return json.loads((directory / "summary.json").read_text()) if (directory / "DONE").exists() else None
 
 
 @contextlib.contextmanager
-def _quiet(log: Path) -> Iterator[None]:
+def quiet(log: Path) -> Iterator[None]:
     """What a run says goes into a file, of the latest run."""
     with open(log, "w") as file, contextlib.redirect_stdout(file):
         yield

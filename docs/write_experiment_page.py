@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from disttrain.config import Experiment, Inputs, Section
+from disttrain.config import Aggregation, Experiment, Inputs, Pooling, Section
 from disttrain.config.schema import schema_text
 
 PAGE = Path(__file__).parent / "experiment.md"
@@ -26,8 +26,10 @@ kinds, one key (`source`, `by`, `kind`) says which. `required` means that there 
 """
 
 
-LIKE_BEFORE = (Inputs,)
+LIKE_BEFORE = (Inputs, Aggregation)
 """Sections that each kind of model has, described with the first."""
+SHORT = ((Pooling, "an aggregation by name, section, or list of these"),)
+"""Types that would take too long each time."""
 
 
 def sections_in(annotation: object) -> list[type[Section]]:
@@ -39,6 +41,9 @@ def sections_in(annotation: object) -> list[type[Section]]:
 
 def type_text(annotation: object) -> str:
     """A field's type as a reader of YAML would say it."""
+    for known, text in SHORT:
+        if annotation == known:
+            return text
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return type_text(parts[0])

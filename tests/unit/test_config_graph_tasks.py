@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from disttrain.config import Experiment, GinModel, SplitByFolds
+from disttrain.config import Experiment, GinModel, SplitByFolds, pools
 from disttrain.config.file import parse_experiment
 from disttrain.config.ignored import ignored_settings
 from tests.unit.test_config_file import mistakes
@@ -75,3 +75,42 @@ def test_settings_that_do_nothing_are_warned_of() -> None:
 def test_the_experiments_are_about_collections(name: str) -> None:
     text = (Path(__file__).resolve().parents[2] / "configs" / name).read_text()
     assert parse_experiment(text).task.kind == "graph_classification"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("{kind: gps, conv: gine, edge_attr: false}", "conv gine needs edge_attr; choose gin, or leave edge_attr out"),
+        ("{kind: gps, conv: sage, edge_attr: true}", "conv sage takes no edge_attr; auto, gine, gat and pna do"),
+        ("{kind: gps, edge_weight: w}", "conv auto takes no edge_weight; gcn does"),
+        ("{kind: gps, heads: 5}", "heads (5) must divide hidden (64)"),
+        ("{kind: pna, towers: 3}", "towers (3) must divide hidden (64)"),
+        ("{kind: gin, pooling: attentoin}", "did you mean `attention`?"),
+        ("{kind: gin, pooling: [sum, add]}", "add cannot be used: it is called sum here"),
+        ("{kind: gin, pooling: sort}", "sort needs arguments: {kind: sort, args: {k: ...}}"),
+        ("{kind: gin, edge_attr: true}", "`edge_attr` belongs at"),
+    ],
+)
+def test_models_of_graphs_that_do_not_fit_are_refused(model: str, said: str) -> None:
+    assert said in "\n".join(mistakes(GRAPHS, f"model={model}"))
+
+
+def test_poolings_in_all_their_forms() -> None:
+    found = parse_experiment(GRAPHS, ["model.pooling=[mean,attention,set2set,{kind: sort, args: {k: 3}}]"]).model
+    assert isinstance(found, GinModel)
+    assert [(one.kind, one.args) for one in pools(found.pooling)] == [
+        ("mean", {}), ("attentional", {}), ("set2set", {"processing_steps": 3}), ("sort", {"k": 3}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "path"),
+    [
+        (NODES, "{kind: hetero_conv, pooling: mean}", "model.pooling"),
+        (GRAPHS, "{kind: hetero_conv, head_layers: 1, head_dropout: 0.5}", "model.head_dropout"),
+        (GRAPHS, "{kind: gps, residual: true}", "model.residual"),
+        (GRAPHS, "{kind: gps, conv: gcn, edge_attr: false}", "model.edge_attr"),
+    ],
+)
+def test_what_does_nothing_in_models_of_graphs_is_warned_of(text: str, model: str, path: str) -> None:
+    assert [line.split(" ")[0] for line in ignored_settings(parse_experiment(text, [f"model={model}"]))] == [path]
