@@ -23,8 +23,8 @@ def taken_names(wants: Wants) -> list[str]:
     found = [(f'of node type "{t}"', n) for t, names in wants.nodes.items() for n in names if n in _OF_NODES]
     found += [(f'of "{edge_type_name(e)}"', n) for e, names in wants.edges.items() for n in names if n in _OF_EDGES]
     return [
-        f'attribute "{name}" {owner} cannot be a label or a model\'s: mini-batches have a `{name}` of their own; '
-        "give it another name where the graph is made"
+        f'attribute "{name}" {owner} cannot be in mini-batches, which have a `{name}` of their own; give it another '
+        "name where the graph is made, or leave it out of what is wanted"
         for owner, name in found
     ]
 

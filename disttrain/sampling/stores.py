@@ -19,7 +19,7 @@ from torch_geometric.sampler import HeteroSamplerOutput
 from ..config import EdgeType, ExperimentError, Sampling
 from ..graph.graph import Graph
 from ..graph.schema import Wants
-from .columns import Column, Columns
+from .columns import Column, Columns, taken_names
 from .features import FeatureFetcher
 from .kind import kind_conflicts, kind_of
 from .neighbors import NeighborSampler
@@ -51,11 +51,16 @@ class GraphFeatures(FeatureStore):
         graph: the opened partition directory.
         wants: the attributes that are shown; None: all. `n_id`, the original ids, always is.
         route: the line to the other machines, where there are any.
+
+    Raises:
+        ExperimentError: an attribute is called as one that batches have of their own, such as `n_id`.
     """
 
     def __init__(self, graph: Graph, wants: Wants | None = None, route: Route | None = None) -> None:
         super().__init__()
         self.graph, self.wants = graph, everything(graph) if wants is None else wants
+        if taken := taken_names(self.wants):
+            raise ExperimentError("\n".join(taken))
         self._fetcher = FeatureFetcher(Columns.of(graph, self.wants), Route() if route is None else route)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:

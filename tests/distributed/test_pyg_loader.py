@@ -149,6 +149,17 @@ def _blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
 
+def test_an_attribute_that_is_called_as_one_of_batches_takes_nobodys_place(tmp_path):
+    data = zoo()
+    data["paper"].n_id = -torch.arange(data["paper"].num_nodes)
+    graph, seeds = open_parts(write_parts(data, tmp_path / "parts", 1)), torch.arange(3)
+    with pytest.raises(ExperimentError, match='attribute "n_id" of node type "paper" cannot be in mini-batches'):
+        pyg_node_loader(graph, "paper", seeds, sampling=Sampling())
+    loader = pyg_node_loader(graph, "paper", seeds, sampling=Sampling(), wants=Wants(nodes={"paper": ("x",)}))
+    batch = next(iter(loader))
+    assert batch["paper"].n_id.min() >= 0 and torch.equal(batch["paper"].x, data["paper"].x[batch["paper"].n_id])
+
+
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
     write_parts(zoo(), tmp_path / "partitions", 2)
     monkeypatch.chdir(tmp_path)
