@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,3 +145,45 @@ def fails(graph: Data, at: int = 3) -> Data:
     if int(graph.x[0, 1]) == at:
         raise ZeroDivisionError("no way")
     return graph
+
+
+def troubled(graph: Data, at: int = 8, how: str = "raise") -> Data:
+    """Trouble with one graph, in worker processes only."""
+    assert graph.x is not None
+    if int(graph.x[0, 1]) == at and multiprocessing.current_process().name.startswith("loader worker"):
+        if how == "raise":
+            raise ZeroDivisionError("no way")
+        if how == "differ":
+            graph.x = graph.x.double()
+            return graph
+        if how == "stop":
+            time.sleep(3600)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return graph
+
+
+def large(count: int = 64, rows: int = 1 << 14) -> list[Data]:
+    """A MiB each."""
+    edges = torch.zeros(2, 1, dtype=torch.int64)
+    return [
+        Data(x=torch.full((rows, 16), float(n)), edge_index=edges, edge_attr=torch.ones(1, 1), y=n % 2)
+        for n in range(count)
+    ]
+
+
+def by_name(graphs: Any, last: str = "m3") -> tuple[Any, ...]:
+    """A split of `named` graphs that keeps those of a mark together."""
+    marks = graphs.attribute("mark")
+    assert len(marks) == len(graphs) and graphs[7].mark == marks[7] and len(graphs[1:3]) == 2
+    test = torch.tensor([mark > last for mark in marks])
+    rest = torch.arange(len(marks))[~test]
+    return rest[::2], rest[1::2].tolist(), test
+
+
+def by_class(labels: np.ndarray, num_graphs: int = 0, num_nodes: int = 0, **others: Any) -> dict[str, Any]:
+    assert len(labels) == num_graphs + num_nodes and others
+    return {"train": labels == 0, "test": np.flatnonzero(labels == 1)}
+
+
+def anything(value: Any) -> Any:
+    return value

@@ -91,9 +91,7 @@ def run_ranks(
     results = context.Queue()
     port = _free_port()
     processes = [
-        context.Process(
-            target=_rank, args=(fn, rank, size, machines or size, port, timeout, args, results), daemon=True
-        )
+        context.Process(target=_rank, args=(fn, rank, size, machines or size, port, timeout, args, results))
         for rank in range(size)
     ]
     for process in processes:

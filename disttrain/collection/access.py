@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.transforms import Transforms, drawing_apart, seed_draws
 from ..sampling.kernels import shuffle_keys, stream_key
+from . import standing
 from .collated import Collated
 from .joining import Names, join
 from .objects import graphs_of
@@ -77,6 +78,7 @@ class Transformed:
         made = graphs_of(picked, places)
         with drawing_apart():
             for n, seed in enumerate(_seeds(self.run_seed, epoch, ids)):
+                standing.at_graph(int(ids[n]))
                 seed_draws(seed)
                 made[n] = self._apply(made[n], f"graph {ids[n]}")
         return made

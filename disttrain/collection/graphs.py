@@ -21,7 +21,7 @@ from ..data.nearest import nearest
 from ..graph.book import PartitionBook, first_part
 from ..graph.columns import Summary
 from ..graph.schema import GRAPH, Attribute, Edges, Nodes, Schema, Wants
-from .access import Access
+from .access import Access, Transformed
 from .collated import Collated, Key, Store
 from .columns import Column, Numbers, Sparse
 from .joining import Names
@@ -73,6 +73,11 @@ class Graphs:
     @property
     def fingerprint(self) -> str:
         return self.manifest["fingerprint"]
+
+    @property
+    def stored(self) -> Access:
+        """The graphs before transforms."""
+        return self.access.source if isinstance(self.access, Transformed) else self.access or self.collated
 
     def num_nodes(self, node_type: str) -> int:
         return self.schema.nodes[node_type].count

@@ -1,4 +1,4 @@
-"""Mini-batches of graphs, cut from the arrays by worker threads."""
+"""Mini-batches of graphs, made ahead by worker threads or processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch_geometric.data import HeteroData
 
 from ..config import ExperimentError, Sampling
@@ -20,6 +19,8 @@ from .graphs import Graphs
 from .group import Group, all_together, by_machine
 from .order import Dealt, deal_batches, deal_epoch, equal_batches, steps_of_epoch
 from .packing import Packing, filled_up
+from .processes import Processes
+from .steps import Steps
 
 
 class GraphLoader:
@@ -35,6 +36,7 @@ class GraphLoader:
         sampling: batch sizes, workers, prefetch, shuffle.
         wants: what batches have to carry.
         training: shuffle, with `batch_size`; otherwise `eval_batch_size`, and the same batches each time.
+        processes: of `worker_processes`, where loaders share them.
 
     Raises:
         ExperimentError: the graphs lack what is wanted, or one is larger than a rank may have, or no step is full where
@@ -51,10 +53,12 @@ class GraphLoader:
         run_seed: int,
         wants: Wants,
         training: bool,
+        processes: Processes | None = None,
     ) -> None:
         graphs.refuse_unknown(wants)
         self.world, self.graphs, self.sampling, self.run_seed = world, graphs, sampling, run_seed
-        self.wants, self.training = wants, training
+        self.wants, self.training, self._who = wants, training, str(world)
+        self._processes = processes or worker_processes(world, graphs, sampling)
         if isinstance(split, str):
             ids = np.flatnonzero(graphs.node_attribute(GRAPH, split))
             split = Seeds(ids, ids)
@@ -128,24 +132,40 @@ class GraphLoader:
                 )
 
     def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]:
-        """This rank's batches of an epoch from step `start` on, in order. No rank waits for another."""
-        # Transforms draw from generators that all threads of a process share.
-        dealt, workers = self._dealt(epoch), 0 if self.graphs.look is not None else self.sampling.workers
-        if workers == 0:
-            for step in range(start, len(dealt)):
-                yield self._make(None, dealt, epoch, step)
+        """This rank's batches of an epoch from step `start` on, in order. No rank waits for another.
+
+        Raises:
+            WorkerError: a worker process failed, or was killed.
+        """
+        steps = Steps.of(self._dealt(epoch), self.world.rank, self.seeds.ids, epoch, self.wants)
+        if self._processes is not None:
+            yield from self._processes.batches(steps, start)
             return
-        line = Line([None] * workers, self._make, dealt, epoch, start, self.sampling.prefetch, str(self.world))
+        if self.sampling.workers == 0:
+            for step in range(start, len(steps)):
+                yield steps.make(self.graphs, step)
+            return
+        line = Line(
+            [self.graphs] * self.sampling.workers, _make, steps, epoch, start, self.sampling.prefetch, self._who
+        )
         try:
-            for step in range(start, len(dealt)):
+            for step in range(start, len(steps)):
                 yield line.next(step)
         finally:
             line.close()
 
-    def _make(self, worker: Any, dealt: Dealt, epoch: int, step: int) -> HeteroData:
-        places = dealt.of(step, self.world.rank)
-        batch = self.graphs.batch(self.seeds.ids[places], self.wants, epoch)
-        batch[GRAPH].input_id = torch.from_numpy(places)
-        batch.epoch, batch.step = epoch, step
-        batch.num_global_seeds, batch.world_size = dealt.num_seeds(step), self.world.size
-        return batch
+    def close(self) -> None:
+        """End worker processes, where there are some."""
+        if self._processes is not None:
+            self._processes.close()
+
+
+def worker_processes(world: World, graphs: Graphs, sampling: Sampling) -> Processes | None:
+    """The worker processes of a rank, for its loaders to share; None: its workers are threads, or it has none."""
+    if not sampling.in_processes(transforms=graphs.look is not None):
+        return None
+    return Processes(graphs, sampling.workers, sampling.prefetch, sampling.start_method, world.timeout, str(world))
+
+
+def _make(graphs: Graphs, steps: Steps, epoch: int, step: int) -> HeteroData:
+    return steps.make(graphs, step)

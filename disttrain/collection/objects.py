@@ -45,7 +45,7 @@ def _contents(store: Store, ids: np.ndarray) -> list[dict[str, Any]]:
     """For each graph, attribute -> value."""
     contents: list[dict[str, Any]] = [{} for _ in range(len(ids))]
     for name, column in store.columns.items():
-        for content, value in zip(contents, _values(column, ids)):
+        for content, value in zip(contents, values_of(column, ids)):
             if value is not None:  # PyG's storages hold no None
                 content[name] = value
     if store.says_num_nodes:
@@ -55,7 +55,7 @@ def _contents(store: Store, ids: np.ndarray) -> list[dict[str, Any]]:
     return contents
 
 
-def _values(column: Column, ids: np.ndarray) -> Iterator[Any]:
+def values_of(column: Column, ids: np.ndarray) -> Iterator[Any]:
     """Each graph's value."""
     if isinstance(column, Ragged):
         whole = replace(column, increments=None).take(ids)
@@ -65,10 +65,10 @@ def _values(column: Column, ids: np.ndarray) -> Iterator[Any]:
     elif isinstance(column, Objects):
         yield from replace(column, mixed=False).take(ids)
     elif isinstance(column, Mapping):
-        parts = {name: list(_values(inner, ids)) for name, inner in column.columns.items()}
+        parts = {name: list(values_of(inner, ids)) for name, inner in column.columns.items()}
         yield from ({name: values[n] for name, values in parts.items()} for n in range(len(ids)))
     elif isinstance(column, Sequence):
-        yield from (list(parts) for parts in zip(*(_values(inner, ids) for inner in column.columns)))
+        yield from (list(parts) for parts in zip(*(values_of(inner, ids) for inner in column.columns)))
     else:
         assert isinstance(column, Sparse)
         yield from (column.take(ids[n : n + 1]) for n in range(len(ids)))

@@ -98,8 +98,25 @@ class SplitByFiles(Section):
     test: str | None = None
 
 
+class SplitByFunction(Section):
+    """A function of your own says which rows are in which split: it returns three lists of row numbers, from 0 on, or
+    three masks. Of `labels`, `num_graphs` and `graphs` (of nodes: `labels`, `num_nodes`, `graph` and `node_type`) it
+    gets those that it has parameters for."""
+
+    by: Literal["function"]
+    function: DottedPath
+    args: dict[str, Any] = {}
+
+
 Split = Annotated[
-    SplitByMasks | SplitByRatio | SplitStratified | SplitByFolds | SplitByFiles | SplitByColumn | SplitByTime,
+    SplitByMasks
+    | SplitByRatio
+    | SplitStratified
+    | SplitByFolds
+    | SplitByFiles
+    | SplitByFunction
+    | SplitByColumn
+    | SplitByTime,
     Field(discriminator="by"),
 ]
 

@@ -56,7 +56,13 @@ class Experiment(Section):
             "task": self.task.kind, "model": self.model.kind, "source": self.data.source, "split": self.data.split.by,
             "evaluate": self.evaluate.method,
         }  # fmt: skip
-        if conflicts := task_conflicts(kinds):
+        conflicts = task_conflicts(kinds)
+        if isinstance(self.task, GraphTask) and self.data.transforms and self.sampling.threads_only:
+            conflicts["sampling", "worker_kind"] = (
+                "threads share the generators that data.transforms draw from; choose auto or processes, or "
+                "sampling.workers=0"
+            )
+        if conflicts:
             raise ValueError("; ".join(f"{'.'.join(path)}: {text}" for path, text in conflicts.items()))
         return self
 

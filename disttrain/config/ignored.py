@@ -66,7 +66,7 @@ def ignored_settings(experiment: Experiment) -> list[str]:
     else:
         for key in ("storage", "store", "shard", "pre_filter", *_OF_STORAGE):
             idle(experiment.data, ("data",), key, f"task.kind is {task.kind}, one graph is no collection")
-        for key in ("drop_last", "balance", "max_nodes", "max_edges"):
+        for key in ("drop_last", "balance", "max_nodes", "max_edges", "worker_kind", "start_method"):
             idle(sampling, ("sampling",), key, f"task.kind is {task.kind}, one graph is no collection")
     if isinstance(model, Pooled) and not isinstance(task, GraphTask):
         for key in ("pooling", "head_layers", "head_dropout"):
@@ -88,7 +88,10 @@ def ignored_settings(experiment: Experiment) -> list[str]:
         for key in ("batch_edges", "scratch"):
             idle(experiment.evaluate, ("evaluate",), key, "evaluate.method is sampled")
     if sampling.workers == 0:
-        idle(sampling, ("sampling",), "prefetch", "sampling.workers is 0, the training thread samples")
+        for key in ("prefetch", *(("worker_kind", "start_method") if isinstance(task, GraphTask) else ())):
+            idle(sampling, ("sampling",), key, "sampling.workers is 0, the training thread makes batches")
+    elif isinstance(task, GraphTask) and not sampling.in_processes(bool(experiment.data.transforms)):
+        idle(sampling, ("sampling",), "start_method", "workers are threads (sampling.worker_kind)")
     if sampling.time_attr is None and not isinstance(task, GraphTask):
         idle(sampling, ("sampling",), "temporal_strategy", "sampling.time_attr is null, neighbours have no times")
     if sampling.cache_bytes == 0 and not isinstance(task, GraphTask):

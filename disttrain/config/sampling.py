@@ -62,7 +62,13 @@ class Sampling(Section):
     temporal_strategy: Literal["uniform", "last"] = "uniform"
     """Which of the neighbours that are not too late: evenly (or by weight) drawn ones, or the latest."""
     workers: Annotated[int, Field(ge=0)] = 1
-    """Loader threads per rank; 0: sample in the training thread."""
+    """Loader threads (or processes, see `worker_kind`) per rank; 0: the training thread makes batches."""
+    worker_kind: Literal["auto", "threads", "processes"] = "auto"
+    """Of a collection: what workers are. auto: processes where there are `data.transforms`, which run in Python and may
+    draw at random, threads otherwise. Batches are the same."""
+    start_method: Literal["forkserver", "spawn", "fork"] = "forkserver"
+    """How worker processes come about. forkserver: forked from a process that has imported what they need and has no
+    threads; spawn: each imports for itself; fork: from the rank, with its threads and all that they hold."""
     prefetch: PositiveInt = 4
     """Batches per worker that may wait, ready, for the trainer."""
     locality: bool = True
@@ -87,6 +93,20 @@ class Sampling(Section):
     backend: Literal["auto", "numba", "pyg-lib"] = "auto"
     """What draws the neighbours. auto: numba. pyg-lib: that library's `dist_neighbor_sample`, where it is installed;
     its draws depend on the order of the calls, so runs do not repeat themselves."""
+
+    def in_processes(self, transforms: bool) -> bool:
+        """Whether workers of a collection are processes.
+
+        Args:
+            transforms: graphs go through some at each access.
+        """
+        if self.worker_kind == "auto":
+            return transforms and self.workers > 0
+        return self.worker_kind == "processes" and self.workers > 0
+
+    @property
+    def threads_only(self) -> bool:
+        return self.worker_kind == "threads" and self.workers > 0
 
     @property
     def by_size(self) -> bool:

@@ -134,4 +134,4 @@ def task_conflicts(kinds: Mapping[str, str | None]) -> dict[tuple[str, ...], str
 ONLY_OF_GRAPHS = ("gin", "gine", "gcn", "sage", "gat", "pna", "gps")
 GRAPH_MODELS = (*ONLY_OF_GRAPHS, "hetero_conv")
 COLLECTIONS = ("pyg", "python")
-GRAPH_SPLITS = ("ratio", "stratified", "folds", "files")
+GRAPH_SPLITS = ("ratio", "stratified", "folds", "files", "function")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..config import ExperimentError, SplitByFiles, SplitByFolds, SplitByRatio, SplitStratified
+from ..config import ExperimentError, SplitByFiles, SplitByFolds, SplitByFunction, SplitByRatio, SplitStratified
+from .own_split import by_function, code_of
 from .split import by_ratio, round_half_up, shuffled
 
-RowSplit = SplitByRatio | SplitByFolds | SplitByFiles
+RowSplit = SplitByRatio | SplitByFolds | SplitByFiles | SplitByFunction
 
 
-def split_rows(labels: np.ndarray, labelled: np.ndarray, split: RowSplit) -> tuple[np.ndarray, ...]:
+def split_rows(
+    labels: np.ndarray, labelled: np.ndarray, split: RowSplit, given: Mapping[str, Any] | None = None
+) -> tuple[np.ndarray, ...]:
     """Which rows train, validate and test, bool [num_rows] each.
 
     Args:
         labels: [num_rows, ...]
         labelled: bool [num_rows]: those with a label.
+        given: what a function of the user's own gets beside `labels`.
 
     Raises:
         ExperimentError: the rows cannot be divided so.
@@ -28,6 +34,8 @@ def split_rows(labels: np.ndarray, labelled: np.ndarray, split: RowSplit) -> tup
         return by_folds(labels, labelled, split)
     if isinstance(split, SplitByFiles):
         return by_files(labelled, split)
+    if isinstance(split, SplitByFunction):
+        return by_function(split, len(labelled), {"labels": labels, **(given or {})})
     return by_ratio(labelled, split)
 
 
@@ -111,6 +119,8 @@ def by_files(labelled: np.ndarray, split: SplitByFiles) -> tuple[np.ndarray, ...
 
 def split_files(split: object) -> list[str]:
     """The files that decide a split."""
+    if isinstance(split, SplitByFunction):
+        return code_of(split)
     if not isinstance(split, SplitByFiles):
         return []
     return [path for path in (split.train, split.val, split.test) if path is not None]

@@ -17,6 +17,7 @@ from ..config import (
     SplitByColumn,
     SplitByFiles,
     SplitByFolds,
+    SplitByFunction,
     SplitByMasks,
     SplitByRatio,
     SplitByTime,
@@ -46,10 +47,11 @@ def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, n
     others: dict[str, int] = {}
     if isinstance(split, SplitByMasks):
         masks = _published(store, node_type, split, labelled)
-    elif isinstance(split, (SplitByRatio, SplitByFolds, SplitByFiles)):
+    elif isinstance(split, (SplitByRatio, SplitByFolds, SplitByFiles, SplitByFunction)):
         from .folds import split_rows
 
-        masks = split_rows(store[label].numpy(), labelled, split)
+        given = {"num_nodes": len(labelled), "graph": data, "node_type": node_type}
+        masks = split_rows(store[label].numpy(), labelled, split, given)
     else:
         if split.column not in store:
             raise ExperimentError(

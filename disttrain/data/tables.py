@@ -17,6 +17,7 @@ from ..config import (
     SplitByColumn,
     SplitByFiles,
     SplitByFolds,
+    SplitByFunction,
     SplitByMasks,
     SplitByRatio,
     SplitByTime,
@@ -305,8 +306,8 @@ def _relation(
 # labels and masks, in the order of the ids
 def _masks(table: Table, data: TablesData, labels: Labels, info: dict[str, Any]) -> tuple[np.ndarray, ...]:
     split = data.split
-    if isinstance(split, (SplitByRatio, SplitByFolds, SplitByFiles)):
-        return split_rows(labels.y, labels.known, split)
+    if isinstance(split, (SplitByRatio, SplitByFolds, SplitByFiles, SplitByFunction)):
+        return split_rows(labels.y, labels.known, split, {"num_nodes": len(labels.known)})
     if isinstance(split, SplitByColumn):
         text = f"coalesce(CAST({quoted(split.column)} AS VARCHAR), '')"
         values = [block.to_numpy(zero_copy_only=False).astype(str) for _, (block,) in table.blocks([text])]

@@ -20,8 +20,9 @@ from .. import data
 from ..collection.collated import collate
 from ..collection.files import FORMAT, content_digest, read_manifest, write_collection
 from ..collection.graphs import Graphs
-from ..collection.loader import GraphLoader
-from ..config import Experiment, ExperimentError, GraphRegression, PygData, SplitByFiles, SplitByFolds
+from ..collection.loader import GraphLoader, worker_processes
+from ..collection.numbered import NumberedGraphs
+from ..config import Experiment, ExperimentError, GraphRegression, PygData, SplitByFiles, SplitByFolds, SplitByFunction
 from ..config import SplitByRatio as ByRatio
 from ..config.counted import counted
 from ..data.digest import NOT_DECIDING, OF_RUNS, add_code, add_files, own_transforms
@@ -89,6 +90,12 @@ def prepare_collection(experiment: Experiment, world: World, trained_on: Trained
         )
 
     graphs = transformed(world.together(opened, "opening the collection"), experiment, world)
+
+    if isinstance(experiment.data.split, SplitByFunction) and (trained_on is None or trained_on.knows(graphs)):
+        # What a function of the user's own says may differ from call to call: one rank asks it.
+        masks = world.lead(lambda: divided(graphs, experiment).masks, "dividing the graphs")
+        manifest = {**graphs.manifest, "split": _digest(masks)}
+        return replace(graphs, masks=masks, manifest=manifest, known=trained_on.schema if trained_on else None)
     return world.together(
         lambda: divided(graphs, experiment) if trained_on is None else to_predict(graphs, experiment, trained_on),
         "dividing the graphs",
@@ -110,9 +117,10 @@ def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
     numbers = isinstance(task, GraphRegression)
     labelled = has_label(labels, numbers)
     check_labels(labels[labelled], where, numbers)
-    assert isinstance(split, (ByRatio, SplitByFolds, SplitByFiles))
+    assert isinstance(split, (ByRatio, SplitByFolds, SplitByFiles, SplitByFunction))
     masks: dict[str, np.ndarray] = {}
-    for name, mask in zip(MASKS, split_rows(_flat(labels), labelled, split)):
+    given = {"num_graphs": len(labelled), "graphs": NumberedGraphs(graphs.stored, len(labelled))}
+    for name, mask in zip(MASKS, split_rows(_flat(labels), labelled, split, given)):
         masks[name] = mask & labelled
     if not masks["train_mask"].any():
         raise ExperimentError(
@@ -129,8 +137,7 @@ def to_predict(graphs: Graphs, experiment: Experiment, trained_on: TrainedOn) ->
     Raises:
         ExperimentError: they are not what the model has been trained on.
     """
-    same = graphs.fingerprint == trained_on.fingerprint
-    if trained_on.schema is None or same:
+    if trained_on.schema is None or trained_on.knows(graphs):
         return replace(divided(graphs, experiment), known=trained_on.schema)
     graphs = labelled_for(graphs, experiment.task, trained_on.schema)
     split, labels = experiment.data.split, np.asarray(graphs.node_attribute(GRAPH, experiment.task.label))
@@ -144,11 +151,12 @@ def build_graph_loaders(
 ) -> dict[str, GraphLoader]:
     """The loaders of a run; see `build_loaders`."""
     wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+    processes = worker_processes(world, graphs, experiment.sampling)
 
     def loader(split: str) -> GraphLoader:
         return GraphLoader(
             world, graphs, task.splits[split], sampling=experiment.sampling, run_seed=experiment.seed, wants=wants,
-            training=split == "train",
+            training=split == "train", processes=processes,
         )  # fmt: skip
 
     return {split: loader(split) for split in ("train", "val", "test")}
@@ -295,6 +303,13 @@ def _of_run(experiment: Experiment, fingerprint: str) -> str:
     digest = hashlib.blake2b(fingerprint.encode(), digest_size=16)
     add_files(digest, files)
     add_code(digest, source, but=("pre_filter", "pre_transforms"))
+    return digest.hexdigest()
+
+
+def _digest(masks: dict[str, np.ndarray]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name, mask in masks.items():
+        digest.update(name.encode() + np.packbits(mask).tobytes())
     return digest.hexdigest()
 
 

@@ -9,6 +9,7 @@ from ..collection.access import Access
 from ..collection.collated import Collated
 from ..collection.graphs import Graphs
 from ..collection.ondisk import OnDisk, convert, ondisk_directory
+from ..collection.parcel import shared
 from ..collection.storage import choose, of_nodes, opened
 from ..config import Experiment
 from ..world import World
@@ -35,11 +36,15 @@ def held(
         storage = choice.storage
         if world.is_lead:
             print(f"[collection] storage: {storage}, since {choice.why}", flush=True)
+    # Worker processes that do not have what the rank has get at its memory only where that is shared.
+    sampling = experiment.sampling
+    handed_on = sampling.in_processes(bool(data.transforms)) and sampling.start_method != "fork"
     if storage == "memory":
-        return opened(directory, manifest, in_memory=None), None
+        return (shared(mapped, files=True) if handed_on else opened(directory, manifest, in_memory=None)), None
     if storage == "hybrid":
         names = of_nodes(Graphs(mapped, manifest)) if data.in_memory is None else data.in_memory
-        return opened(directory, manifest, in_memory=names), None
+        read = opened(directory, manifest, in_memory=names)
+        return (shared(read) if handed_on else read), None
     if storage == "ondisk":
         where = ondisk_directory(directory, data.ondisk_backend)
         return mapped, OnDisk(where, mapped, manifest["fingerprint"], data.ondisk_backend, data.cache)

@@ -18,7 +18,8 @@ MAY_CHANGE = (
     "name", "run_dir", "launch", "data.storage", "data.store", "data.memory_limit",
     "data.in_memory", "data.ondisk_backend", "data.cache",
     "partition.dir", "partition.topology", "partition.distribute",
-    "sampling.workers", "sampling.prefetch", "sampling.cache_bytes", "sampling.cache_epochs",
+    "sampling.workers", "sampling.worker_kind", "sampling.start_method", "sampling.prefetch",
+    "sampling.cache_bytes", "sampling.cache_epochs",
     "train.epochs", "train.max_steps", "train.checkpoint", "train.log_every", "train.device", "train.threads",
     "train.timeout", "train.on_nan", "train.max_skipped", "evaluate.batch_edges", "evaluate.scratch",
 )  # fmt: skip
@@ -51,7 +52,11 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
     files = json.dumps(manifest.get("files", {}), sort_keys=True)
     return {
         "experiment": settings,
-        "data": {"fingerprint": manifest["fingerprint"], **_meaning(manifest.get("info", {}))},
+        "data": {
+            "fingerprint": manifest["fingerprint"],
+            **({"split": manifest["split"]} if "split" in manifest else {}),
+            **_meaning(manifest.get("info", {})),
+        },
         "partitions": {
             "parts": manifest["parts"],
             "digest": hashlib.blake2b(files.encode(), digest_size=8).hexdigest(),

@@ -30,6 +30,10 @@ class TrainedOn:
         schema = state.get("schema")
         return TrainedOn(state["run"]["data"]["fingerprint"], None if schema is None else Schema.from_json(schema))
 
+    def knows(self, graphs: Graphs) -> bool:
+        """Whether they are those of the training."""
+        return self.schema is None or graphs.fingerprint == self.fingerprint
+
 
 def described_schema(graph: Any) -> dict[str, Any] | None:
     """What `TrainedOn` needs to know, for the checkpoint."""

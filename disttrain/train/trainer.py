@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from .. import guard
+from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError
 from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
@@ -390,6 +391,9 @@ class Trainer:
     def _let_go(self) -> None:
         """Close what is open, and drop what refers to the process group: torch may abort at exit otherwise."""
         self.saved.close()
+        for loader in self.loaders.values():
+            if isinstance(loader, GraphLoader):
+                loader.close()
         del self.gradient, self.optimizer, self.model, self.bad_steps
         self.loaders = {}
         self.losses = StepLosses()

@@ -24,7 +24,12 @@ WANTS = Wants(nodes={GRAPH: ("y",), "node": ("x",)}, edges={("node", "edge", "no
 
 
 def experiment(
-    directory: Path | str, function: str = "rings", task: str = "graph_classification", label: str = "y", **data: Any
+    directory: Path | str,
+    function: str = "rings",
+    task: str = "graph_classification",
+    label: str = "y",
+    sampling: Sampling | None = None,
+    **data: Any,
 ) -> Experiment:
     return Experiment.model_validate(
         {
@@ -35,6 +40,7 @@ def experiment(
             },
             "task": {"kind": task, "label": label},
             "model": {"kind": "gin", "hidden": 8, "layers": 2},
+            "sampling": sampling or {},
         }
     )  # fmt: skip
 
