@@ -216,10 +216,33 @@ def _inspect(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _extend_arguments(parser: argparse.ArgumentParser) -> None:
+    _experiment_arguments(parser)
+    parser.add_argument(
+        "--function", required=True, metavar="PACKAGE.MODULE:NAME", help="returns the new graphs, as data.function does"
+    )
+    parser.add_argument("--args", default="{}", metavar="YAML", help="arguments of the function: '{path: new.sdf}'")
+    parser.add_argument("--again", action="store_true", help="also if these are the graphs that were added last")
+
+
+def _extend(arguments: argparse.Namespace) -> int:
+    with _joined(arguments) as (world, experiment):
+        from .train.extending import addition_of, extend
+
+        addition = world.together(
+            lambda: addition_of(experiment, arguments.function, arguments.args), "reading the arguments"
+        )
+        extend(experiment, addition, arguments.again, world)
+    return 0
+
+
 def _verify(arguments: argparse.Namespace) -> int:
+    from .collection.files import is_collection
+    from .collection.verify import verify_collection
     from .graph.verify import verify
 
-    problems = verify(arguments.directory)
+    directory = arguments.directory
+    problems = verify_collection(directory) if is_collection(Path(directory)) else verify(directory)
     if problems:
         raise ExperimentError("\n".join([f"{arguments.directory}: {counted(len(problems), 'problem')}", *problems]))
     print(f"{arguments.directory}: every file is as the manifest says")
@@ -234,6 +257,7 @@ def _schema(arguments: argparse.Namespace) -> int:
 COMMANDS: dict[str, Command] = {
     "train": Command("train a model (partition the graph first where needed)", _train, _train_arguments),
     "partition": Command("partition the graph only", _partition, _experiment_arguments),
+    "extend": Command("add graphs to a collection that is stored, without rewriting it", _extend, _extend_arguments),
     "inspect": Command(
         "look at the graph: degrees, labels, features, memory, and what is advised",
         _inspect,
@@ -245,9 +269,9 @@ COMMANDS: dict[str, Command] = {
         _predict_arguments,
     ),
     "verify": Command(
-        "check every file of a partition directory against its manifest",
+        "check every file of a directory of partitions or of a collection against its manifest",
         _verify,
-        lambda parser: parser.add_argument("directory", metavar="PARTITION_DIR") and None,
+        lambda parser: parser.add_argument("directory", metavar="DIR") and None,
     ),
     "schema": Command("print the JSON Schema of the experiment file, for editors", _schema, lambda parser: None),
 }

@@ -49,12 +49,18 @@ def write_collection(collated: Collated, directory: Path, fingerprint: str, sett
     ):
         made = Appending(partial)
         made.append(collated, 0)
-        write_manifest(partial, manifest_of(made, fingerprint, collated.left_out))
+        write_manifest(partial, manifest_of(made, fingerprint, collated.left_out, {}))
         made.files.write_headers()
 
 
-def manifest_of(made: Appending, fingerprint: str, left_out: tuple[str, ...], **more: Any) -> dict[str, Any]:
-    """What a manifest says, once all files are on the disk."""
+def manifest_of(made: Appending, fingerprint: str, left_out: tuple[str, ...], more: dict[str, Any]) -> dict[str, Any]:
+    """What a manifest says, once all files are on the disk.
+
+    Args:
+        more: `digests`, of its batches, where it is known by them; `history`, what it was as it grew: of each state
+            `num_graphs`, `fingerprint`, and of what was added last `content`.
+    """
+    history = [{"num_graphs": made.num_graphs, "fingerprint": fingerprint}]
     return {
         "format": FORMAT,
         "kind": "collection",
@@ -62,7 +68,7 @@ def manifest_of(made: Appending, fingerprint: str, left_out: tuple[str, ...], **
         "num_graphs": made.num_graphs,
         "heterogeneous": made.heterogeneous,
         "left_out": list(left_out),
-        **more,
+        **{"digests": None, "history": history, **more},
         "stores": made.stores,
         "files": made.files.saved(),
     }
@@ -76,39 +82,40 @@ def is_collection(directory: Path) -> bool:
         return False
 
 
-def parse_manifest(directory: Path) -> dict[str, Any]:
+def parse_manifest(directory: Path, name: str = MANIFEST) -> dict[str, Any]:
     """The manifest of a collection, of which only its own checksum is checked.
+
+    Args:
+        name: of its file; that of the state now, or of an earlier one.
 
     Raises:
         ExperimentError: there is none, it is of another format, or damaged.
     """
     try:
-        content = (directory / MANIFEST).read_bytes()
+        content = (directory / name).read_bytes()
         manifest = json.loads(content)
         version, kind = manifest["format"], manifest.get("kind")
     except OSError as error:
         raise ExperimentError(f"{_WHAT} {directory} cannot be read: {error}; {_AGAIN}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ExperimentError(
-            f"{directory / MANIFEST} is damaged ({type(error).__name__}: {error}); {_AGAIN}"
-        ) from error
+        raise ExperimentError(f"{directory / name} is damaged ({type(error).__name__}: {error}); {_AGAIN}") from error
     if (kind, version) != ("collection", FORMAT):
         raise ExperimentError(
-            f"{directory / MANIFEST} is of the kind {kind or 'partition'}, format {version}; expected a collection of "
+            f"{directory / name} is of the kind {kind or 'partition'}, format {version}; expected a collection of "
             f"format {FORMAT}; {_AGAIN}"
         )
     if not is_sealed(content):
-        raise ExperimentError(f"{_WHAT} {directory} is damaged: the checksum of {MANIFEST} differs; {_AGAIN}")
+        raise ExperimentError(f"{_WHAT} {directory} is damaged: the checksum of {name} differs; {_AGAIN}")
     return manifest
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path, name: str = MANIFEST) -> dict[str, Any]:
     """The manifest of a collection; its checksum and the sizes of all files are checked.
 
     Raises:
         ExperimentError: there is none, it is of another format, or it or a file is damaged.
     """
-    manifest = parse_manifest(directory)
+    manifest = parse_manifest(directory, name)
     if problems := list(too_short(directory, manifest).values()):
         raise ExperimentError(f"{_WHAT} {directory} is damaged: {'; '.join(problems)}; {_AGAIN}")
     return manifest

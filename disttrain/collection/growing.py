@@ -141,7 +141,7 @@ class GrowingFiles:
     def saved(self) -> dict[str, dict[str, Any]]:
         """The entries, once all is on the disk."""
         for name in self._touched:
-            _sync(self.directory / name)
+            sync(self.directory / name)
         self._touched.clear()
         for name, digest in self._digests.items():
             if name in self.entries:
@@ -185,7 +185,7 @@ def _rows_of(start: bytes) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

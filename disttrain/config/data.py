@@ -152,6 +152,8 @@ class Data(Section):
     A step's graphs then depend on the number of machines."""
     store: str | None = None
     """Of a collection: the folder that its arrays are kept in, each in one of its own; null: beside the data."""
+    first: PositiveInt | None = None
+    """Of a collection that has been extended: as it was when it had so many graphs; null: with all."""
 
 
 class PygData(Data):
@@ -186,11 +188,15 @@ class FileData(Data):
 
 
 class PythonData(Data):
-    """A function of the user's own that returns a `HeteroData` or `Data`."""
+    """A function of the user's own that returns a `HeteroData` or `Data`, or a list or iterator of them."""
 
     source: Literal["python"]
     function: DottedPath
     args: dict[str, Any] = {}
+    reads: Names | None = None
+    """Of a collection: all files and folders that decide what the function gives (`*`, `**` as in a shell), `[]` if
+    there are none. Then it is not called while they, its module and its arguments are as they were. Null: it is called
+    at each start, and what it gives compared with what is stored."""
 
 
 class GeneratedNodes(Section):

@@ -22,6 +22,7 @@ OF_RUNS = ("split", "transforms")
 """Settings of a collection that decide what runs make of it, not what is stored."""
 NOT_DECIDING = (
     "root", "path", "trust", "memory_bytes", "storage", "store", "memory_limit", "in_memory", "ondisk_backend", "cache",
+    "first", "reads",
 )  # fmt: skip
 """Settings of a source that do not decide the graph: where its files lie, and how they are read."""
 
@@ -71,10 +72,19 @@ def add_code(digest: hashlib.blake2b, data: DataSource, but: Collection[str] = (
         ExperimentError: if there is no such transform.
     """
     for name in own_transforms(data, but):
-        found = import_dotted(name, f"data: {name}")
-        file = getattr(sys.modules.get(getattr(found, "__module__", "")), "__file__", None)
-        if file is not None:
-            add_files(digest, [file])
+        add_module(digest, name, f"data: {name}")
+
+
+def add_module(digest: hashlib.blake2b, name: str, where: str) -> None:
+    """Hash the file of the module that a dotted path names something in.
+
+    Raises:
+        ExperimentError: there is no such thing.
+    """
+    found = import_dotted(name, where)
+    file = getattr(sys.modules.get(getattr(found, "__module__", "")), "__file__", None)
+    if file is not None:
+        add_files(digest, [file])
 
 
 def add_tensors(digest: hashlib.blake2b, data: HeteroData) -> None:

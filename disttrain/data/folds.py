@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,11 @@ RowSplit = SplitByRatio | SplitByFolds | SplitByFiles | SplitByFunction
 
 
 def split_rows(
-    labels: np.ndarray, labelled: np.ndarray, split: RowSplit, given: Mapping[str, Any] | None = None
+    labels: np.ndarray,
+    labelled: np.ndarray,
+    split: RowSplit,
+    given: Mapping[str, Any] | None = None,
+    more: bool = False,
 ) -> tuple[np.ndarray, ...]:
     """Which rows train, validate and test, bool [num_rows] each.
 
@@ -24,6 +28,7 @@ def split_rows(
         labels: [num_rows, ...]
         labelled: bool [num_rows]: those with a label.
         given: what a function of the user's own gets beside `labels`.
+        more: they come beside others, and may be fewer than folds.
 
     Raises:
         ExperimentError: the rows cannot be divided so.
@@ -31,12 +36,35 @@ def split_rows(
     if isinstance(split, SplitStratified):
         return stratified(labels, labelled, split)
     if isinstance(split, SplitByFolds):
-        return by_folds(labels, labelled, split)
+        return by_folds(labels, labelled, split, more)
     if isinstance(split, SplitByFiles):
         return by_files(labelled, split)
     if isinstance(split, SplitByFunction):
         return by_function(split, len(labelled), {"labels": labels, **(given or {})})
     return by_ratio(labelled, split)
+
+
+def split_in_turn(
+    labels: np.ndarray,
+    labelled: np.ndarray,
+    split: RowSplit,
+    ends: Sequence[int],
+    given: Mapping[str, Any] | None = None,
+) -> tuple[np.ndarray, ...]:
+    """As `split_rows`, of rows that came one group after the other: each group is divided by itself, so those that were
+    there first stay in the split that they were in. Files and functions of the user's own divide all of them.
+
+    Args:
+        ends: where each group ends, the last one with the last row.
+        given: see `split_rows`.
+    """
+    if isinstance(split, (SplitByFiles, SplitByFunction)):
+        return split_rows(labels, labelled, split, given)
+    starts = [0, *ends[:-1]]
+    groups = [
+        split_rows(labels[start:end], labelled[start:end], split, more=start > 0) for start, end in zip(starts, ends)
+    ]
+    return tuple(np.concatenate(masks) for masks in zip(*groups))
 
 
 def stratified(labels: np.ndarray, labelled: np.ndarray, split: SplitStratified) -> tuple[np.ndarray, ...]:
@@ -56,7 +84,9 @@ def stratified(labels: np.ndarray, labelled: np.ndarray, split: SplitStratified)
     return tuple(_mask(order[part == number], len(labelled)) for number in range(3))
 
 
-def by_folds(labels: np.ndarray, labelled: np.ndarray, split: SplitByFolds) -> tuple[np.ndarray, ...]:
+def by_folds(
+    labels: np.ndarray, labelled: np.ndarray, split: SplitByFolds, more: bool = False
+) -> tuple[np.ndarray, ...]:
     """Fold number `split.fold` tests; of the others, the share `split.val` validates and the rest trains.
 
     Each labelled row is in one fold. Folds are equal to within one row, and so is each class's part of them; likewise
@@ -64,12 +94,13 @@ def by_folds(labels: np.ndarray, labelled: np.ndarray, split: SplitByFolds) -> t
 
     Args:
         labels, labelled: as for `stratified`.
+        more: see `split_rows`.
 
     Raises:
         ExperimentError: there are fewer rows than folds.
     """
     order = by_class(labels if split.stratify else np.zeros(len(labels)), labelled, split.seed)
-    if len(order) < split.folds:
+    if len(order) < split.folds and not more:
         raise ExperimentError(
             f"data.split.folds: {split.folds} folds of {len(order)} rows with a label leave some empty"
         )

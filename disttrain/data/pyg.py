@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import shutil
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch_geometric.datasets
-from torch_geometric.data import Dataset
+from torch_geometric.data import Dataset, OnDiskDataset
 from torch_geometric.data.dataset import _repr
 from torch_geometric.io import fs
 
@@ -78,6 +80,10 @@ def processing(dataset_class: type[Dataset], anew: bool) -> type[Dataset]:
 
     def process(dataset: Dataset) -> None:
         dataset.force_reload = dataset.force_reload or anew or _is_of_others(dataset)
+        if dataset.force_reload and isinstance(dataset, OnDiskDataset):
+            # It would append to what is there.
+            for path in dataset.processed_paths:
+                shutil.rmtree(path) if os.path.isdir(path) else Path(path).unlink(missing_ok=True)
         dataset_class._process(dataset)
 
     return type(dataset_class.__name__, (dataset_class,), {"_process": process, "__module__": dataset_class.__module__})

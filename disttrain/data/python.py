@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..config import ExperimentError, PythonData
@@ -9,13 +11,14 @@ from .arguments import check_arguments
 from .dotted import import_dotted
 
 
-def call_function(data: PythonData, anew: bool = False) -> Any:
+def call_function(data: PythonData, anew: bool = False, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Call `data.function` with `data.args`.
 
     What it returns is checked by `conform`.
 
     Args:
         anew: if it is a class of data sets, have it process again what lies in its folder.
+        more: further arguments.
 
     Raises:
         ExperimentError: if it does not exist or does not take the arguments. What it raises itself propagates, with its
@@ -24,7 +27,7 @@ def call_function(data: PythonData, anew: bool = False) -> Any:
     function = import_dotted(data.function, "data.function")
     if not callable(function):
         raise ExperimentError(f"data.function: {data.function} is a {type(function).__name__}, not a function")
-    check_arguments(function, data.args, "data.args")
+    check_arguments(function, data.args, "data.args", given=more)
     if isinstance(function, type):
         from torch_geometric.data import Dataset
 
@@ -32,4 +35,4 @@ def call_function(data: PythonData, anew: bool = False) -> Any:
 
         if issubclass(function, Dataset):
             function = processing(function, anew)
-    return function(**data.args)
+    return function(**data.args, **more)

@@ -47,7 +47,7 @@ def grown(directory: Path, batches: list[Collated], whole: bool = False) -> Coll
             Appending(directory, manifest, whole).append(batch, number)
         writing = Appending(directory, manifest, whole)
         writing.append(batch, number)
-        write_manifest(directory, manifest_of(writing, "f", batches[0].left_out))
+        write_manifest(directory, manifest_of(writing, "f", batches[0].left_out, {}))
         manifest = read_manifest(directory)
         assert [wrong_file(directory, name, entry) for name, entry in manifest["files"].items()] == [None] * len(
             manifest["files"]
@@ -98,6 +98,7 @@ def test_summaries_grow_too(tmp_path: Path) -> None:
         summarise(torch.cat([graph.x for graph in graphs]).numpy(), feature=True),
     )
     assert (found.low, found.high, found.missing) == (direct.low, direct.high, direct.missing)
+    assert found.mean is not None and direct.mean is not None and found.std is not None and direct.std is not None
     np.testing.assert_allclose(found.mean, direct.mean, rtol=1e-12)
     np.testing.assert_allclose(found.std, direct.std, rtol=1e-10)
     assert read_summary(entries["y"]).high == 5

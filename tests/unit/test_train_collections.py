@@ -63,7 +63,7 @@ def test_it_is_made_once_and_then_needs_no_data_set(tmp_path: Path) -> None:
     assert again.manifest["fingerprint"] == first.manifest["fingerprint"]
     assert not (tmp_path / "SMALL" / "processed").exists(), "PyG's class was not asked"
     assert len(folders(tmp_path)) == 1
-    assert collection_plan(experiment(tmp_path)) == [f"collection: is in {folders(tmp_path)[0]}"]
+    assert collection_plan(experiment(tmp_path)) == [f"collection: is in {folders(tmp_path)[0]}, 4 graphs"]
 
 
 def test_other_files_transforms_or_arguments_make_another(tmp_path: Path) -> None:
@@ -128,12 +128,12 @@ def test_what_a_killed_process_left_is_not_taken_for_whole(tmp_path: Path) -> No
     raw_files(tmp_path)
     opened(tmp_path)
     (whole,) = folders(tmp_path)
-    partial = whole.with_name(f"{whole.name}.partial-here-1")
+    partial = whole.with_name(f".making-{whole.name}")
     whole.rename(partial)
     (partial / "manifest.json").unlink()
-    (partial / ".lock").touch()
+    (partial / "0000.npy").write_bytes(b"half")
     assert len(opened(tmp_path).collated) == 4
-    assert folders(tmp_path) == [whole], "and it is cleared away"
+    assert folders(tmp_path) == [whole] and not partial.exists(), "and it is cleared away"
 
 
 def test_what_pyg_left_half_processed_is_processed_again(tmp_path: Path) -> None:
