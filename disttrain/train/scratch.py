@@ -66,9 +66,9 @@ class Scratch:
 
             world.together(reserve, what)
             self.arrays = {
-                name: np.frombuffer(
-                    mmap.mmap(self._handle, sizes[name], offset=begins[name]) if sizes[name] else b"", dtype
-                ).reshape(shape)
+                name: np.frombuffer(mmap.mmap(self._handle, sizes[name], offset=begins[name]), dtype).reshape(shape)
+                if sizes[name]
+                else np.empty(shape, dtype)  # it is written to as well: nothing, by a machine that owns none
                 for name, (shape, dtype) in shapes.items()
             }
         finally:
