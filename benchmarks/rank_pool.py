@@ -45,6 +45,8 @@ class RankPool:
 
     Args:
         hosts: for each machine a network namespace and its address in it; None: all are this machine, over loopback.
+        preload: modules that a server has imported, from which the processes are forked; they may start processes of
+            their own. None: each process is a new one.
     """
 
     def __init__(
@@ -54,8 +56,11 @@ class RankPool:
         machines: int = 1,
         ranks_per_machine: int = 1,
         hosts: Sequence[tuple[str, str]] | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
-        context = mp.get_context("spawn")
+        context: Any = mp.get_context("forkserver" if preload else "spawn")
+        if preload:
+            context.set_forkserver_preload(list(preload))
         self._lines, self._processes = [], []
         size, port = machines * ranks_per_machine, _free_port()
         for rank in range(size):
@@ -71,7 +76,7 @@ class RankPool:
             }
             network = None if hosts is None else hosts[rank // ranks_per_machine][0]
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(make, args, environment, network, there), daemon=True)
+            process = context.Process(target=_serve, args=(make, args, environment, network, there), daemon=not preload)
             process.start()
             there.close()
             self._lines.append(here)

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -208,7 +208,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
         def say(line: str) -> None:
             print(f"[inspect] {line}", file=sys.stderr, flush=True)
 
-        facts = inspect(experiment, world, arguments.machines or experiment.launch.nodes or 1, say)
+        with redirect_stdout(sys.stderr):  # what sources print on the way is no part of the report
+            facts = inspect(experiment, world, arguments.machines or experiment.launch.nodes or 1, say)
         if arguments.json:
             print(json.dumps(facts, indent=2))
         else:
@@ -259,7 +260,7 @@ COMMANDS: dict[str, Command] = {
     "partition": Command("partition the graph only", _partition, _experiment_arguments),
     "extend": Command("add graphs to a collection that is stored, without rewriting it", _extend, _extend_arguments),
     "inspect": Command(
-        "look at the graph: degrees, labels, features, memory, and what is advised",
+        "look at the graph or the graphs: sizes, labels, features, memory, and what is advised",
         _inspect,
         _inspect_arguments,
     ),

@@ -8,9 +8,12 @@ from typing import Any
 from ..config import Experiment
 from ..config.counted import counted
 from ..config.sampling import shown_entry
+from ..graph.schema import GRAPH
+from .storage_advice import graph_advice, storage_advice
 
 _MANY_EDGES = 100_000_000
 _SCARCE = 0.02
+_FEW_STEPS = 5
 
 
 def advice(experiment: Experiment, facts: dict[str, Any]) -> list[str]:
@@ -19,27 +22,33 @@ def advice(experiment: Experiment, facts: dict[str, Any]) -> list[str]:
     return [line for rule in rules for line in rule(experiment, facts)]
 
 
+def collection_advice(experiment: Experiment, facts: dict[str, Any]) -> list[str]:
+    """The same of a collection of graphs; how it should be kept comes first, and is always said."""
+    rules = (storage_advice, _labels, _features, graph_advice, _epochs)
+    return [line for rule in rules for line in rule(experiment, facts)]
+
+
 def _labels(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
-    splits = facts["labels"]["splits"]
+    splits, what = facts["labels"]["splits"], "graph" if facts["target"] == GRAPH else "node"
     for split in ("val", "test"):
         if not splits[split]["nodes"]:
-            yield f"there are no nodes to {'validate' if split == 'val' else 'test'} on: look at data.split"
+            yield f"there are no {what}s to {'validate' if split == 'val' else 'test'} on: look at data.split"
     classes = splits["train"].get("classes")
     if not classes:
         return
     absent = [name for name, count in classes.items() if not count]
     if absent:
-        yield f"no training node is of class {_some(absent)}: what a model says about it is chance; look at data.split"
+        yield f"no training {what} is of class {_some(absent)}: what a model says of it is chance; look at data.split"
     total, largest = sum(classes.values()), max(classes.values())
     if total and not facts["labels"]["several_per_node"] and largest / total > 0.9:
         yield (
-            f"{largest / total:.0%} of the training nodes are of one class: accuracy says little; "
+            f"{largest / total:.0%} of the training {what}s are of one class: accuracy says little; "
             "task.metrics=[macro_f1,average_precision]"
         )
     elif total and not facts["labels"]["several_per_node"]:
         scarce = [name for name, count in classes.items() if 0 < count < _SCARCE * total / len(classes)]
         if scarce:
-            yield f"class {_some(scarce)} has hardly a training node: look at macro_f1 beside accuracy"
+            yield f"class {_some(scarce)} has hardly a training {what}: look at macro_f1 beside accuracy"
 
 
 def _features(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
@@ -110,18 +119,23 @@ def _fanouts(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _batches(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    yield from _epochs(experiment, facts)
     batch = facts["batches"]["train"]
     total = sum(nodes["nodes"] for nodes in facts["nodes"].values() if nodes["takes_part"])
     share = sum(batch["nodes"].values()) / max(total, 1)
-    if 0 < batch["steps"] < 5:
-        yield (
-            f"an epoch is {counted(batch['steps'], 'step')} of {experiment.sampling.batch_size} seeds on one rank: "
-            "a smaller sampling.batch_size learns more in an epoch"
-        )
-    elif share > 0.5 and batch["steps"] > 1:
+    if share > 0.5 and batch["steps"] >= _FEW_STEPS:
         yield (
             f"a batch of {batch['seeds']:,.0f} seeds touches {share:.0%} of all nodes, {batch['steps']:,} times an "
             "epoch: lower fanouts, or take larger batches"
+        )
+
+
+def _epochs(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
+    steps, what = facts["batches"]["train"]["steps"], "graphs" if facts["target"] == GRAPH else "seeds"
+    if 0 < steps < _FEW_STEPS:
+        yield (
+            f"an epoch is {counted(steps, 'step')} of {experiment.sampling.batch_size} {what} on one rank: "
+            "a smaller sampling.batch_size learns more in an epoch"
         )
 
 

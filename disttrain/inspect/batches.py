@@ -8,8 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..collection.graphs import Graphs
+from ..collection.loader import GraphLoader
 from ..config import Experiment, edge_type_name
 from ..graph.graph import Graph
+from ..graph.schema import GRAPH, Schema, Wants
 from ..models.blocks import needed_types
 from ..sampling import NodeLoader, split_seeds
 from ..sampling.kind import seed_time_attribute
@@ -44,7 +47,30 @@ def drawn_batches(
             wants=model.wants | task.wants,  # pyright: ignore
             training=name == "train",
         )
-        found[name] = _mean_batch(loader, len(seeds))
+        found[name] = _mean_batch(loader, graph.schema, len(seeds), task.node_type)
+    return found
+
+
+def graph_batches(
+    experiment: Experiment, world: World, graphs: Graphs, task: Any, wants: Wants
+) -> dict[str, dict[str, Any]]:
+    """The same of a collection of graphs."""
+    found = {}
+    for name, split in (("train", "train"), ("evaluate", "val")):
+        for other in (split, "test"):
+            loader = GraphLoader(
+                world,
+                graphs,
+                task.splits[other],
+                sampling=experiment.sampling.model_copy(update={"workers": 0}),
+                run_seed=experiment.seed,
+                wants=wants,
+                training=name == "train",
+            )
+            if len(loader.seeds) or name == "train":
+                break
+        found[name] = _mean_batch(loader, graphs.schema, len(loader.seeds), task.node_type)
+        del found[name]["nodes"][GRAPH]
     return found
 
 
@@ -55,16 +81,16 @@ def evaluation_cost(experiment: Experiment, graph: Graph, target: str, batch: di
     return {"sampled_edges": int(batch["steps"] * sum(batch["edges"].values())), "layerwise_edges": layerwise}
 
 
-def _mean_batch(loader: NodeLoader, num_seeds: int) -> dict[str, Any]:
-    nodes: dict[str, float] = dict.fromkeys(loader.graph.schema.nodes, 0.0)
-    edges: dict[str, float] = {edge_type_name(e): 0.0 for e in loader.graph.schema.edges}
+def _mean_batch(loader: NodeLoader | GraphLoader, schema: Schema, num_seeds: int, node_type: str) -> dict[str, Any]:
+    nodes: dict[str, float] = dict.fromkeys(schema.nodes, 0.0)
+    edges: dict[str, float] = {edge_type_name(e): 0.0 for e in schema.edges}
     num_bytes = drawn = seeds = 0
     with closing(loader.batches(0)) as batches:
         for batch in itertools.islice(batches, _DRAWN):
             drawn += 1
-            seeds += batch[loader.node_type].batch_size
-            for node_type in batch.node_types:
-                nodes[node_type] += batch[node_type].num_nodes
+            seeds += batch[node_type].batch_size
+            for name in batch.node_types:
+                nodes[name] += batch[name].num_nodes
             for edge_type in batch.edge_types:
                 edges[edge_type_name(edge_type)] += batch[edge_type].edge_index.size(1)
             num_bytes += sum(

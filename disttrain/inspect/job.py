@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from .. import data
-from ..config import Experiment, ExperimentError, Launch, Partition
+from ..config import Experiment, ExperimentError, GraphTask, Launch, Partition
 from ..graph.files import MANIFEST, read_manifest
 from ..graph.graph import Graph
 from ..graph.partitioner import partition
 from ..train.job import build, graph_conflicts, partition_directory
-from ..train.partitions import refuse_collection
 from ..world import World
 from .advice import advice
 from .batches import drawn_batches, evaluation_cost
+from .collection import inspect_collection
 from .labels import label_facts
 from .memory import memory_facts
 from .nodes import node_facts
@@ -28,7 +28,7 @@ _MOST_PARTS = 64
 
 
 def inspect(experiment: Experiment, world: World, num_machines: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Look at the graph of an experiment, in one process.
+    """Look at the graph of an experiment, or its collection of graphs, in one process.
 
     Args:
         num_machines: that the memory is estimated for.
@@ -45,8 +45,10 @@ def inspect(experiment: Experiment, world: World, num_machines: int, say: Callab
     """
     if world.size > 1:
         raise ExperimentError("inspect runs in one process: start it without torchrun (--machines N says for how many)")
-    refuse_collection(experiment)
+    ranks = experiment.launch.procs_per_node or 1
     experiment = experiment.model_copy(update={"launch": Launch()})
+    if isinstance(experiment.task, GraphTask):
+        return inspect_collection(experiment, world, ranks, say)
     with _opened(experiment, num_machines, say) as (graph, where):
         say("looking at nodes and edges")
         task, model = build(experiment, graph, world)

@@ -1,4 +1,4 @@
-"""Labels: how many nodes of each split have which."""
+"""Labels: how many nodes or graphs of each split have which."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ..collection.graphs import Graphs
 from ..graph.graph import Graph
 
 _ROWS_AT_ONCE = 1 << 20
 
 
-def label_facts(graph: Graph, task: Any) -> dict[str, Any]:
+def label_facts(graph: Graph | Graphs, task: Any) -> dict[str, Any]:
     """Of the target: nodes with and without a label, and per split how many nodes, and how many of each class.
 
     Classes: for one class per node, nodes of that class; for several labels, nodes that have the label. Cost: a pass

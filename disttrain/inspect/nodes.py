@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..collection.graphs import Graphs
 from ..graph.graph import Graph
-from ..graph.schema import Attribute
+from ..graph.schema import Attribute, Nodes
 from ..models.blocks import needed_types
 
 _TALL, _UNEVEN = 10.0, 100.0
@@ -27,10 +28,14 @@ def node_facts(graph: Graph, target: str, layers: int) -> dict[str, Any]:
             "nodes": nodes.count,
             "takes_part": node_type in needed[0],
             "without_neighbours": float(1 - reached.mean()) if nodes.count else 0.0,
-            "attributes": {name: _attribute(attribute) for name, attribute in nodes.attributes.items()},
-            "features": _features(graph, node_type),
+            "attributes": described_attributes(nodes),
+            "features": feature_facts(graph, node_type),
         }
     return found
+
+
+def described_attributes(nodes: Nodes) -> dict[str, dict[str, Any]]:
+    return {name: _attribute(attribute) for name, attribute in nodes.attributes.items()}
 
 
 def _attribute(attribute: Attribute) -> dict[str, Any]:
@@ -43,7 +48,7 @@ def _attribute(attribute: Attribute) -> dict[str, Any]:
     }
 
 
-def _features(graph: Graph, node_type: str) -> dict[str, Any] | None:
+def feature_facts(graph: Graph | Graphs, node_type: str) -> dict[str, Any] | None:
     """Of `x`, over its columns; None where there is none."""
     x = graph.schema.nodes[node_type].attributes.get("x")
     statistics = graph.statistics(node_type, "x") if x is not None else None

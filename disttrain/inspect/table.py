@@ -9,6 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ..config.counted import counted
+from ..graph.schema import GRAPH
+from .collection_tables import collection_tables
+from .size import size
+from .titled import titled
 
 _WIDE = 140
 """Columns, where the output goes to a file."""
@@ -17,17 +21,19 @@ _MOST_CLASSES = 20
 
 
 def show_facts(facts: dict[str, Any]) -> None:
-    """Print tables of nodes, relations, labels and memory, and the advice."""
+    """Print tables of nodes, relations, labels and memory, or of a collection's graphs and storages, and the advice."""
     console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
     if not console.is_terminal:
         console.width = _WIDE
-    there = facts["partitions"]
-    if there["directory"]:
-        crossing = f"{there['edge_cut']:.1%} of the edges between them" if there["parts"] > 1 else "all edges in it"
+    if "collection" in facts:
+        tables = [*collection_tables(facts), _labels(facts), _batches(facts)]
         console.print(
-            f"{there['directory']}: {there['parts']} partitions by {there['method']}, {crossing}", markup=False
+            f"{counted(facts['collection']['graphs'], 'graph')} in {facts['collection']['directory']}", markup=False
         )
-    for table in (_nodes(facts), _relations(facts), _labels(facts), _batches(facts), _memory(facts)):
+    else:
+        tables = [_nodes(facts), _relations(facts), _labels(facts), _batches(facts), _memory(facts)]
+        _show_partitions(facts["partitions"], console)
+    for table in tables:
         console.print(table)
     for line in facts["left_out"]:
         console.print(line, markup=False)
@@ -37,15 +43,16 @@ def show_facts(facts: dict[str, Any]) -> None:
             console.print(f"  - {line}", markup=False)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    return table
+def _show_partitions(there: dict[str, Any], console: Console) -> None:
+    if there["directory"]:
+        crossing = f"{there['edge_cut']:.1%} of the edges between them" if there["parts"] > 1 else "all edges in it"
+        console.print(
+            f"{there['directory']}: {there['parts']} partitions by {there['method']}, {crossing}", markup=False
+        )
 
 
 def _nodes(facts: dict[str, Any]) -> Table:
-    table = _table("nodes", "type", "nodes", "no neighbour", "attributes", "x: means to", "deviations", "missing")
+    table = titled("nodes", "type", "nodes", "no neighbour", "attributes", "x: means to", "deviations", "missing")
     for name, nodes in facts["nodes"].items():
         features = nodes["features"]
         attributes = ", ".join(f"{key}{_shape(value)}" for key, value in nodes["attributes"].items())
@@ -63,7 +70,7 @@ def _shape(attribute: dict[str, Any]) -> str:
 
 
 def _relations(facts: dict[str, Any]) -> Table:
-    table = _table(
+    table = titled(
         "relations: neighbours of a destination, and the share of all edges that each hop's fanout draws",
         "relation", "edges", "mean", "99 %", "most", "none", "self loops", "repeated", "drawn",
     )  # fmt: skip
@@ -86,12 +93,12 @@ def _relations(facts: dict[str, Any]) -> Table:
 def _labels(facts: dict[str, Any]) -> Table:
     labels = facts["labels"]
     title = (
-        f"{labels['attribute']} of {facts['target']}: of {counted(labels['nodes'], 'node')} "
+        f"{labels['attribute']} of {facts['target']}: of {counted(labels['nodes'], _what(facts))} "
         f"{labels['labelled']:,} with one"
     )
     splits = labels["splits"]
-    table = _table(title, "class" if "classes" in splits["train"] else "", *splits)
-    table.add_row("nodes", *(f"{split['nodes']:,}" for split in splits.values()))
+    table = titled(title, "class" if "classes" in splits["train"] else "", *splits)
+    table.add_row(f"{_what(facts)}s", *(f"{split['nodes']:,}" for split in splits.values()))
     if "classes" in splits["train"]:
         names = list(splits["train"]["classes"])
         for name in names[:_MOST_CLASSES]:
@@ -104,13 +111,17 @@ def _labels(facts: dict[str, Any]) -> Table:
     return table
 
 
+def _what(facts: dict[str, Any]) -> str:
+    return "graph" if facts["target"] == GRAPH else "node"
+
+
 def _share(split: dict[str, Any], name: str) -> str:
     count = split["classes"][name]
     return f"{count:,} ({count / max(1, split['nodes']):.1%})"
 
 
 def _batches(facts: dict[str, Any]) -> Table:
-    table = _table("batches, drawn on one rank", "", "steps", "seeds", "nodes", "edges", "size")
+    table = titled("batches, drawn on one rank", "", "steps", "seeds", "nodes", "edges", "size")
     for name, batch in facts["batches"].items():
         nodes, edges = sum(batch["nodes"].values()), sum(batch["edges"].values())
         table.add_row(
@@ -123,7 +134,7 @@ def _batches(facts: dict[str, Any]) -> Table:
 def _memory(facts: dict[str, Any]) -> Table:
     memory = facts["memory"]
     machines = counted(memory["machines"], "machine")
-    table = _table(f"memory, estimated for {machines}; {counted(memory['parameters'], 'parameter')}", "", "size")
+    table = titled(f"memory, estimated for {machines}; {counted(memory['parameters'], 'parameter')}", "", "size")
     for title, part in (("mapped, per machine", "mapped"), ("per rank", "rank")):
         for name, count in memory[part].items():
             table.add_row(f"{title}: {name}", size(count))
@@ -132,12 +143,3 @@ def _memory(facts: dict[str, Any]) -> Table:
         table.add_row("per machine: cache", size(memory["cache"]))
     table.add_row("on the disk, per machine: evaluate.method=layerwise", size(memory["layerwise_scratch"]))
     return table
-
-
-def size(count: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"

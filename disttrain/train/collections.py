@@ -36,7 +36,7 @@ from ..tasks.labels import label_place
 from ..world import World
 from .alone import alone
 from .collection_making import make_collection, state_of
-from .collection_place import folder_of, place_by_files
+from .collection_place import Place, folder_of, place_by_files
 from .conflicts import refuse, world_conflicts
 from .held import converted, held
 from .trained_on import TrainedOn, labelled_for
@@ -53,6 +53,11 @@ def prepare_collection(experiment: Experiment, world: World, trained_on: Trained
         ExperimentError: on every rank: the data is refused, a directory is damaged, machines have different data.
         PeerError: a rank failed in making it, or fell silent.
     """
+    return open_collection_at(find_collection(experiment, world), experiment, world, trained_on)
+
+
+def find_collection(experiment: Experiment, world: World) -> Place:
+    """Where this machine has the collection, which is made there if need be. See `prepare_collection`."""
     world.together(lambda: refuse(world_conflicts(experiment, world)), "comparing experiment and world")
     place = world.lead(lambda: make_collection(experiment), "making the collection", per_machine=True)
     places = world.gather(place.fingerprint, "comparing the collections")
@@ -63,7 +68,13 @@ def prepare_collection(experiment: Experiment, world: World, trained_on: Trained
             f"machine {', '.join(map(str, machines))} (from 0) has another collection than machine 0: its data differ; "
             "give every machine the same files (and the same graphs by `disttrain extend`)"
         )
+    return place
 
+
+def open_collection_at(
+    place: Place, experiment: Experiment, world: World, trained_on: TrainedOn | None = None
+) -> Graphs:
+    """See `prepare_collection`; every rank calls it."""
     if experiment.data.storage == "ondisk":
         world.lead(lambda: _convert(experiment, Path(place.directory)), "converting the collection", per_machine=True)
 

@@ -85,8 +85,8 @@ def refuse_collection(experiment: Experiment) -> None:
     """
     if isinstance(experiment.task, GraphTask):
         raise ExperimentError(
-            f"task.kind is {experiment.task.kind}: a collection of graphs has no partitions; partition, inspect and "
-            "predict are for the nodes of one graph"
+            f"task.kind is {experiment.task.kind}: a collection of graphs has no partitions"
+            "; partition is for the nodes of one graph"
         )
 
 

@@ -20,6 +20,7 @@ from tests.agents import REPOSITORY
         ["sampling_kinds.py", "--quick"],
         ["training.py", "--quick"],
         ["exits.py", "--runs", "5"],
+        ["graph_collections.py", "--quick"],
         ["partition.py", "examples/own.yaml", "--parts", "2", "--cut-only"],
         ["partition.py", "--quick"],
     ],

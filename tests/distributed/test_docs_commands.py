@@ -73,7 +73,10 @@ def test_the_commands_of_the_page_on_graphs(place: Path, capfd: pytest.CaptureFi
     for words in commands("inspect.md"):
         run(words)
     assert capfd.readouterr().out
-    keys = re.findall(r"^\| `(\w+)` \|", text_of("inspect.md"), re.MULTILINE)
-    run(["python", "-m", "disttrain", "inspect", "examples/own.yaml", "--json"])
-    facts = json.loads(capfd.readouterr().out)
-    assert facts.keys() - {"name", "partitions", "target"} == set(keys)
+    one_graph, many = text_of("inspect.md").split("## A collection of graphs")
+    for experiment, page in (("own", one_graph), ("own_graphs", many)):
+        run(["python", "-m", "disttrain", "inspect", f"examples/{experiment}.yaml", "--json"])
+        facts = json.loads(capfd.readouterr().out)
+        rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+        keys = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+        assert facts.keys() - {"name", "partitions", "target"} == set(keys)

@@ -26,6 +26,8 @@ TESTED_ELSEWHERE = {
     "torchrun --nnodes 2 --nproc-per-node 4 ... -m disttrain experiment.yaml": "a shortened form",
     "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint host1:29500 "
     "-m disttrain experiment.yaml": "tests/cluster/test_two_hosts.py",
+    "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint host1:29500 "
+    "-m disttrain own_graphs.yaml": "launch/local_machines.py starts such agents, above it",
 }
 
 
@@ -62,7 +64,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_experiment_and_its_overrides_are_valid(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    block, of_graphs = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert (REPOSITORY / "examples" / "own_graphs.yaml").read_text(encoding="utf-8").endswith(of_graphs)
     (tmp_path / "experiment.yaml").write_text(block)
     (overridden,) = [c for c in commands() if c.startswith("python -m disttrain experiment.yaml")]
     experiment = read_experiment(tmp_path / "experiment.yaml", shlex.split(overridden)[4:])

@@ -1,0 +1,12 @@
+"""A table with a title over it."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+
+def titled(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table
