@@ -15,7 +15,8 @@ from ..collection.storage import choose, of_nodes
 from ..config import Experiment, ExperimentError
 from ..config.data import Data
 from ..graph.schema import Wants
-from ..train.collections import CollectionPlace, open_collection_at
+from ..train.collection_place import Place
+from ..train.collections import open_collection_at
 from ..world import World
 from .list_form import anonymous_bytes
 
@@ -32,7 +33,7 @@ def storages() -> tuple[str, ...]:
 def storage_facts(
     experiment: Experiment,
     world: World,
-    place: CollectionPlace,
+    place: Place,
     wants: Wants,
     collated: int,
     say: Callable[[str], None],
@@ -76,7 +77,7 @@ def auto_choice(experiment: Experiment, graphs: Graphs, ranks: int) -> dict[str,
     return choose(graphs.manifest, of_nodes(graphs), limit=limit, ranks=ranks, processes=processes)._asdict()
 
 
-def _tried(experiment: Experiment, world: World, place: CollectionPlace, wants: Wants) -> dict[str, Any]:
+def _tried(experiment: Experiment, world: World, place: Place, wants: Wants) -> dict[str, Any]:
     before = anonymous_bytes()
     start = time.perf_counter()
     graphs = open_collection_at(place, experiment, world)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ..collection.files import FORMAT
 from ..config import DataSource, ExperimentError, PygData, PythonData
-from ..data.digest import NOT_DECIDING, OF_RUNS, add_code, add_files, add_module
+from ..data.digest import NOT_DECIDING, OF_RUNS, add_code, add_module
+from ..data.known_files import digest_of_files
 from ..data.pyg import files_beside
 
 Source = PygData | PythonData
@@ -41,11 +42,14 @@ def place_of(source: Source, fingerprint: str) -> Place:
     return Place(str(folder_of(source) / f"{name_of(source)}-{fingerprint[:12]}"), fingerprint)
 
 
-def place_by_files(source: Source) -> Place | None:
+def place_by_files(source: Source, remember: bool = True) -> Place | None:
     """By settings, code and files; None of what is known only by the graphs that it gives: a data set that has no raw
     files, or a function of which is not said what it reads.
 
     Raw files are downloaded where they are not there.
+
+    Args:
+        remember: keep a digest of the files in `folder_of`, so that they are read once and not at each start.
 
     Raises:
         ExperimentError: a file or a function is not there.
@@ -58,8 +62,10 @@ def place_by_files(source: Source) -> Place | None:
         return None
     else:
         files = read_files(source.reads)
-    digest = hashlib.blake2b(identity(source).encode(), digest_size=16)
-    add_files(digest, files)
+    settings = identity(source)
+    known = folder_of(source) / f".files-{name_of(source)}-{settings[:12]}.json"
+    digest = hashlib.blake2b(settings.encode(), digest_size=16)
+    digest.update(digest_of_files(files, known if remember else None).encode())
     return place_of(source, digest.hexdigest())
 
 

@@ -172,7 +172,7 @@ def collection_plan(experiment: Experiment) -> list[str]:
     if isinstance(source, PygData) and not data.is_there(source):
         return [f"data: {source.dataset} will be downloaded or made, in {source.root}"]
     assert isinstance(source, (PygData, PythonData))
-    if (place := place_by_files(source)) is None:
+    if (place := place_by_files(source, remember=False)) is None:
         return [f"collection: will be made, in a folder of {folder_of(source)} that its content names"]
     if not (Path(place.directory) / MANIFEST).exists():
         return [f"collection: will be made in {place.directory}"]
