@@ -143,9 +143,12 @@ class Graphs:
     def training_degrees(self, edge_type: EdgeType) -> np.ndarray:
         """How many destination nodes of the training graphs have 0, 1, ... edges of a relation, int64.
 
+        Of graphs that are only to be predicted, [0, 1]: what a model was trained with comes with its weights.
         Cost: reading these edges once, so many graphs at a time that memory stays bounded.
         """
         ids, counts = np.flatnonzero(self.masks["train_mask"]), np.zeros(1, np.int64)
+        if not len(ids):
+            return np.array([0, 1])
         for first in range(0, len(ids), _GRAPHS_AT_ONCE):
             batch = self.batch(ids[first : first + _GRAPHS_AT_ONCE], Wants())
             dst, num_nodes = batch[edge_type].edge_index[1].numpy(), int(batch[edge_type[2]].num_nodes)

@@ -55,6 +55,20 @@ def test_cross_validation_benchmark(real_data: Callable[[str], Path], tmp_path: 
     assert not list((tmp_path / "runs").rglob("*.distcp")), "checkpoints of finished runs are removed"
 
 
+def test_molecules_benchmark(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    script = [
+        "molecules.py",
+        "qm9_gap",
+        "--seeds",
+        "1",
+        "--data",
+        str(real_data("qm9-subset")),
+        "--work",
+        str(tmp_path),
+    ]
+    assert "| qm9_gap | mae | " in run_script([*script, "--set", "train.max_steps=2"])
+
+
 def run_script(script: list[str]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "benchmarks" / script[0]), *script[1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,8 @@ def test_pna_knows_the_degrees_of_the_training_graphs_and_keeps_them(opened: Any
     other.load_state_dict(state)  # another collection, and yet the degrees that it was trained with
     batch = batch_of(graphs, model, [5, 1])
     assert torch.equal(other.eval()(batch), model.eval()(batch))
+    to_predict = replace(graphs, masks={"train_mask": np.zeros(16, bool)})
+    assert to_predict.training_degrees(EDGE).tolist() == [0, 1], "a model can be made, whose weights are then read"
 
 
 def test_encodings_are_found_and_used(opened: Any) -> None:
