@@ -54,19 +54,23 @@ def make_collection(experiment: Experiment) -> Place:
         return _as_it_is(_made(source, graphs, place, turn))
 
 
-def state_of(directory: Path, first: int | None) -> dict[str, Any]:
+def state_of(directory: Path, fingerprint: str, first: int | None) -> dict[str, Any]:
     """The manifest of a collection; its checksum and the sizes of all files are checked.
 
     Args:
-        first: as it was when it had so many graphs.
+        fingerprint: that which all ranks have found; it may be extended meanwhile.
+        first: as it was when it had so many graphs; None: when it had this fingerprint.
 
     Raises:
         ExperimentError: it is damaged, or never had so many.
     """
     manifest = read_manifest(directory)
-    if first in (None, manifest["num_graphs"]):
-        return manifest
     had = [state["num_graphs"] for state in manifest["history"]]
+    if first is None:
+        known = (state["num_graphs"] for state in manifest["history"] if state["fingerprint"] == fingerprint)
+        first = next(known, manifest["num_graphs"])
+    if first == manifest["num_graphs"]:
+        return manifest
     if first not in had:
         raise ExperimentError(
             f"data.first is {first}, and the collection {directory} never had so many graphs; it had "

@@ -76,11 +76,11 @@ def open_collection_at(
 ) -> Graphs:
     """See `prepare_collection`; every rank calls it."""
     if experiment.data.storage == "ondisk":
-        world.lead(lambda: _convert(experiment, Path(place.directory)), "converting the collection", per_machine=True)
+        world.lead(lambda: _convert(experiment, place), "converting the collection", per_machine=True)
 
     def opened() -> Graphs:
         directory = Path(place.directory)
-        manifest = state_of(directory, experiment.data.first)
+        manifest = state_of(directory, place.fingerprint, experiment.data.first)
         collated, access = held(experiment, world, directory, manifest)
         whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _of_run(experiment, manifest["fingerprint"])}
         return Graphs(
@@ -180,9 +180,10 @@ def collection_plan(experiment: Experiment) -> list[str]:
     return [f"collection: is in {place.directory}, {counted(count, 'graph')}"]
 
 
-def _convert(experiment: Experiment, directory: Path) -> None:
+def _convert(experiment: Experiment, place: Place) -> None:
+    directory = Path(place.directory)
     with alone(folder_of(experiment.data), experiment.train.timeout):
-        converted(experiment, directory, state_of(directory, experiment.data.first))
+        converted(experiment, directory, state_of(directory, place.fingerprint, experiment.data.first))
 
 
 def _of_run(experiment: Experiment, fingerprint: str) -> str:
