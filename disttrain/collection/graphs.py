@@ -6,8 +6,8 @@ nodes and edges of the graphs are further types; a homogeneous collection has `n
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,12 +23,15 @@ from ..graph.columns import Summary
 from ..graph.schema import GRAPH, Attribute, Edges, Nodes, Schema, Wants
 from .access import Access, Transformed
 from .collated import Collated, Key, Store
-from .columns import Column, Numbers, Sparse
+from .columns import Column, Numbers
 from .joining import Names
 from .look import Look
 from .ragged import Ragged, numbered, offsets_of
+from .sizes import sizes_of
 from .summary import read_summary
+from .wanted import ALL, refuse_unlike, source_of, value_of
 
+_UNKNOWN = object()
 _OF_NODES = ("x", "x_cat", "pos", "batch")
 _OF_EDGES = ("edge_attr", "edge_weight")
 _GRAPHS_AT_ONCE = 4096
@@ -95,19 +98,8 @@ class Graphs:
 
     @cached_property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes and edges of each graph, of all types: int64 [num_graphs] each."""
-        nodes, edges = np.zeros((2, len(self.collated)), np.int64)
-        for store in self.collated.stores.values():
-            if store.num_nodes is not None:
-                nodes += store.num_nodes
-            for name in ("edge_index", "adj_t", "adj"):
-                column = store.columns.get(name)
-                if isinstance(column, Sparse):
-                    column = column.columns
-                if isinstance(column, Ragged):
-                    edges += np.diff(column.slices)
-                    break
-        return nodes, edges
+        """Nodes and edges of each graph as it is stored, of all types: int64 [num_graphs] each."""
+        return sizes_of(self.collated)
 
     def node_attribute(self, node_type: str, name: str) -> np.ndarray:
         """[num_graphs, ...]: an attribute of the graphs.
@@ -159,21 +151,57 @@ class Graphs:
             counts = longer
         return counts
 
-    def refuse_unknown(self, wants: Wants) -> None:
-        """Raises:
-        ExperimentError: the graphs do not have what is wanted.
+    def resolved(self, wants: Wants) -> Wants:
+        """With names for `*`, which stands for all that a type has.
+
+        Raises:
+            ExperimentError: the graphs do not have what is wanted.
         """
-        known = {**self.schema.nodes, **self.schema.edges}
-        for owner, names in (*wants.nodes.items(), *wants.edges.items()):
-            shown = edge_type_name(owner) if isinstance(owner, tuple) else owner
-            if owner not in known:
-                raise ExperimentError(f"the model wants `{shown}`, and the collection has no such type")
-            for name in names:
-                if name not in known[owner].attributes:
-                    raise ExperimentError(
-                        f"the model wants `{name}` of `{shown}`, and the graphs have no such attribute with a row for "
-                        f"each{nearest(name, known[owner].attributes)}"
-                    )
+        nodes = {owner: self._resolved(owner, names) for owner, names in wants.nodes.items()}
+        edges = {owner: self._resolved(owner, names) for owner, names in wants.edges.items()}
+        return replace(wants, nodes=nodes, edges=edges)
+
+    def _resolved(self, owner: str | EdgeType, names: tuple[str, ...]) -> tuple[str, ...]:
+        shown = edge_type_name(owner) if isinstance(owner, tuple) else owner
+        key = self._key_of(owner)
+        if key is _UNKNOWN:
+            raise ExperimentError(f"the model wants `{shown}`, and the collection has no such type")
+        columns = self._store(key).columns if key in self._shown.stores else {}
+        known = {**columns, **(self.masks if owner == GRAPH else {})}
+        for name in names:
+            if name != ALL and source_of(name, known) is None:
+                raise ExperimentError(
+                    f"the model wants `{name}` of `{shown}`, and the graphs have no such attribute"
+                    f"{nearest(name, known)}"
+                )
+        all_names = self._all_of(owner, key) if ALL in names else []
+        return tuple(dict.fromkeys((*(name for name in names if name != ALL), *all_names)))
+
+    def _key_of(self, owner: str | EdgeType) -> Any:
+        """Of the store that has the attributes of a type, `graph` among them; `_UNKNOWN`: there is no such type."""
+        if owner == GRAPH:
+            return None
+        found = self._of_nodes.get(owner) if isinstance(owner, str) else self._of_edges.get(owner)
+        if found is not None:
+            return found[0]
+        # A relation that has no `edge_index`, but another form of it (`adj_t`).
+        return owner if isinstance(owner, tuple) and owner in self._shown.stores else _UNKNOWN
+
+    def _all_of(self, owner: str | EdgeType, key: Key) -> list[str]:
+        """The attributes of a type. What a homogeneous graph has is its nodes' or edges' where it has a row for each of
+        these, and all else its own."""
+        columns = self._store(key).columns if key in self._shown.stores else {}
+        if self._shown.heterogeneous:
+            return [name for name in columns if not (isinstance(owner, tuple) and name == "edge_index")]
+        aligned = {NODE_TYPE: self._of_nodes[NODE_TYPE][1]}
+        edges = {
+            edge_type: tuple(n for n in names if n != "edge_index") for edge_type, (_, names) in self._of_edges.items()
+        }
+        if owner != GRAPH:
+            return list({**aligned, **edges}[owner])
+        taken = {"edge_index"} if edges else set()
+        taken.update(*aligned.values(), *edges.values())
+        return [name for name in columns if name not in taken]
 
     def batch(self, ids: np.ndarray, wants: Wants, epoch: int = 0) -> HeteroData:
         """The graphs of these numbers as one big graph: `graph` has a row for each, `batch` of a node type says which
@@ -187,8 +215,8 @@ class Graphs:
         stores = picked.stores
         of_graphs = batch[GRAPH]
         for name in wants.nodes.get(GRAPH, ()):
-            values = self.masks[name][ids] if name in self.masks else _rows(stores[None].columns[name], at)
-            of_graphs[name] = torch.from_numpy(values)
+            mask = self.masks.get(name)
+            of_graphs[name] = value_of(name, stores[None].columns, at) if mask is None else torch.from_numpy(mask[ids])
         of_graphs.num_nodes = of_graphs.batch_size = len(ids)
         of_graphs.n_id = torch.from_numpy(ids)
         for node_type, (key, _) in self._of_nodes.items():
@@ -196,14 +224,17 @@ class Graphs:
             assert counts is not None
             sizes = np.asarray(counts[at])
             for name in wants.nodes.get(node_type, ()):
-                store[name] = stores[key].columns[name].take(at)
+                store[name] = value_of(name, stores[key].columns, at)
             store.num_nodes = int(sizes.sum())
             store.batch, store.ptr = numbered(sizes), torch.from_numpy(offsets_of(sizes))
         for edge_type, (key, _) in self._of_edges.items():
             columns, store = stores[key].columns, batch[edge_type]
             store.edge_index = columns["edge_index"].take(at).long()
             for name in wants.edges.get(edge_type, ()):
-                store[name] = columns[name].take(at)
+                store[name] = value_of(name, columns, at)
+        for edge_type in wants.edges.keys() - self._of_edges.keys():
+            for name in wants.edges[edge_type]:
+                batch[edge_type][name] = value_of(name, stores[edge_type].columns, at)
         return batch
 
     def pick(self, ids: np.ndarray, wants: Wants, epoch: int = 0) -> tuple[Collated, np.ndarray]:
@@ -221,37 +252,31 @@ class Graphs:
 
     def _names(self, wants: Wants) -> Names:
         """The attributes that a batch is cut from, by the type that they are stored with."""
-        names: dict[Key, list[str]] = {None: list(wants.nodes.get(GRAPH, ()))}
-        for node_type, (key, _) in self._of_nodes.items():
-            names.setdefault(key, []).extend(wants.nodes.get(node_type, ()))
-        for edge_type, (key, _) in self._of_edges.items():
-            names.setdefault(key, []).extend(["edge_index", *wants.edges.get(edge_type, ())])
+        names: dict[Key, list[str]] = {None: []}
+        for key, _ in self._of_nodes.values():
+            names.setdefault(key, [])
+        for key, _ in self._of_edges.values():
+            names.setdefault(key, []).append("edge_index")
+        for owner, wanted in (*wants.nodes.items(), *wants.edges.items()):
+            key = self._key_of(owner)
+            sources = [source_of(name, self._store(key).columns) for name in wanted if name not in self.masks]
+            names.setdefault(key, []).extend(name for name in sources if name is not None)
         return names
 
     def _refuse_unlike(self, picked: Collated, ids: np.ndarray, wants: Wants) -> None:
         """Rows for each node, edge or graph have to be that in every graph, also after transforms."""
 
-        def check(key: Key, names: tuple[str, ...], counts: np.ndarray, each: str) -> None:
-            for name in names:
-                column = picked.stores[key].columns.get(name)
-                if not isinstance(column, Ragged):
-                    continue
-                wrong = np.flatnonzero(np.diff(column.slices) != counts)
-                if len(wrong):
-                    rows, count = int(np.diff(column.slices)[wrong[0]]), int(counts[wrong[0]])
-                    raise ExperimentError(
-                        f"data.transforms: graph {ids[wrong[0]]} is not like the others after them: `{name}` has "
-                        f"{rows} rows, and there are {count} {each}; others have one for each"
-                    )
+        def wanted(owner: str | EdgeType, names: Collection[str]) -> tuple[str, ...]:
+            asked = (wants.edges if isinstance(owner, tuple) else wants.nodes).get(owner, ())  # pyright: ignore
+            return tuple(name for name in asked if name in names)
 
-        own = tuple(name for name in wants.nodes.get(GRAPH, ()) if name not in self.masks)
-        check(None, own, np.ones(len(ids), np.int64), "graph")
-        for node_type, (key, _) in self._of_nodes.items():
+        refuse_unlike(picked.stores[None], wanted(GRAPH, self._of_graphs), np.ones(len(ids), np.int64), ids, "graph")
+        for node_type, (key, names) in self._of_nodes.items():
             counts = picked.stores[key].num_nodes
             assert counts is not None
-            check(key, wants.nodes.get(node_type, ()), counts, "nodes")
-        for edge_type, (key, _) in self._of_edges.items():
-            check(key, wants.edges.get(edge_type, ()), _num_edges(picked, key), "edges")
+            refuse_unlike(picked.stores[key], wanted(node_type, names), counts, ids, "nodes")
+        for edge_type, (key, names) in self._of_edges.items():
+            refuse_unlike(picked.stores[key], wanted(edge_type, names), _num_edges(picked, key), ids, "edges")
 
     @property
     def _shown(self) -> Collated:
@@ -370,9 +395,3 @@ def _num_edges(collated: Collated, key: Key) -> np.ndarray:
     index = collated.stores[key].columns["edge_index"]
     assert isinstance(index, Ragged)
     return np.diff(index.slices)
-
-
-def _rows(column: Column, at: np.ndarray) -> np.ndarray:
-    """Of an attribute with one row for each graph."""
-    assert isinstance(column, (Ragged, Numbers))
-    return np.asarray(column.values[at])

@@ -55,9 +55,8 @@ class GraphLoader:
         training: bool,
         processes: Processes | None = None,
     ) -> None:
-        graphs.refuse_unknown(wants)
         self.world, self.graphs, self.sampling, self.run_seed = world, graphs, sampling, run_seed
-        self.wants, self.training, self._who = wants, training, str(world)
+        self.wants, self.training, self._who = graphs.resolved(wants), training, str(world)
         self._processes = processes or worker_processes(world, graphs, sampling)
         if isinstance(split, str):
             ids = np.flatnonzero(graphs.node_attribute(GRAPH, split))

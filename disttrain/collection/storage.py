@@ -49,16 +49,23 @@ def opened(directory: Path, manifest: dict[str, Any], in_memory: Collection[str]
     if in_memory is None:
         files = set(manifest["files"])
     else:
-        known = {name for entry in manifest["stores"] for name in entry["columns"]}
-        for name in in_memory:
-            if name not in known:
-                raise ExperimentError(
-                    f'data.in_memory: the graphs have no attribute "{name}"{nearest(name, known)}: '
-                    f"they have {', '.join(sorted(known))}"
-                )
+        refuse_unknown(manifest, in_memory)
         files = set(_files_of(manifest, in_memory))
     found = open_collection(directory, manifest, mapped=True, in_memory=files)
     return Opened(found.num_graphs, found.heterogeneous, found.stores, found.left_out, directory, manifest)
+
+
+def refuse_unknown(manifest: dict[str, Any], names: Collection[str]) -> None:
+    """Raises:
+    ExperimentError: no graph has such an attribute.
+    """
+    known = {name for entry in manifest["stores"] for name in entry["columns"]}
+    for name in names:
+        if name not in known:
+            raise ExperimentError(
+                f'data.in_memory: the graphs have no attribute "{name}"{nearest(name, known)}: '
+                f"they have {', '.join(sorted(known))}"
+            )
 
 
 def of_nodes(graphs: Graphs) -> list[str]:

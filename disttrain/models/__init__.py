@@ -25,6 +25,10 @@ seeds; out_channels: how many numbers each seed needs (classes, or labels). It i
 Of a collection of graphs, target is `graph`, the node type that stands for the graphs: there the label is, and the
 module returns a row for each graph of the batch. The graphs' own node types (`node` of a homogeneous collection) carry
 `batch`, which of these each node belongs to; they have no `n_id`, `e_id` and `num_sampled_...`. `layers` does nothing.
+`wants` may name anything that the graphs have, and gets what PyG's `Batch.from_data_list` makes of it: what has a row
+for each node or edge under these; all else (`face`, `smiles`, indices by rules of your own) under `graph`, and where
+the graphs are heterogeneous under the type that has it. `x_s_batch` and `x_s_ptr` are those that `follow_batch` makes
+of `x_s`, and `"*"` is all that a type has.
 
 The random seed is set before the module is built, the same on all ranks.
 """

@@ -9,9 +9,10 @@ from ..collection.access import Access
 from ..collection.collated import Collated
 from ..collection.graphs import Graphs
 from ..collection.ondisk import OnDisk, convert, ondisk_directory
-from ..collection.parcel import shared
-from ..collection.storage import choose, of_nodes, opened
+from ..collection.part import Part, in_memory, part_of
+from ..collection.storage import choose, of_nodes, opened, refuse_unknown
 from ..config import Experiment
+from ..graph.book import first_part
 from ..world import World
 
 
@@ -36,15 +37,19 @@ def held(
         storage = choice.storage
         if world.is_lead:
             print(f"[collection] storage: {storage}, since {choice.why}", flush=True)
-    # Worker processes that do not have what the rank has get at its memory only where that is shared.
-    sampling = experiment.sampling
-    handed_on = sampling.in_processes(bool(data.transforms)) and sampling.start_method != "fork"
-    if storage == "memory":
-        return (shared(mapped, files=True) if handed_on else opened(directory, manifest, in_memory=None)), None
+    names = None
     if storage == "hybrid":
         names = of_nodes(Graphs(mapped, manifest)) if data.in_memory is None else data.in_memory
-        read = opened(directory, manifest, in_memory=names)
-        return (shared(read) if handed_on else read), None
+    if storage in ("memory", "hybrid"):
+        refuse_unknown(manifest, names or ())
+        if data.shard:
+            first, end = (first_part(m, len(mapped), world.num_machines) for m in (world.machine, world.machine + 1))
+            return mapped, Part(in_memory(part_of(mapped, first, end), names), first, mapped)
+        # Worker processes that do not have what the rank has get at its memory only where that is shared.
+        sampling = experiment.sampling
+        if sampling.in_processes(bool(data.transforms)) and sampling.start_method != "fork":
+            return in_memory(mapped, names), None
+        return opened(directory, manifest, in_memory=names), None
     if storage == "ondisk":
         where = ondisk_directory(directory, data.ondisk_backend)
         return mapped, OnDisk(where, mapped, manifest["fingerprint"], data.ondisk_backend, data.cache)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from .phases import PhaseClock
@@ -37,7 +38,7 @@ class Transfer:
     def _send(self, batch: HeteroData) -> tuple[HeteroData, torch.cuda.Event | None]:
         if self._stream is None:
             return batch, None
-        pinned = batch.pin_memory()
+        pinned = batch.apply(lambda tensor: tensor.pin_memory() if tensor.layout == torch.strided else tensor)
         with torch.cuda.stream(self._stream), self._clock.on_device("to_device"):
             moved = pinned.to(self._device, non_blocking=True)
         arrived = torch.cuda.Event()
@@ -49,5 +50,17 @@ class Transfer:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(arrived)
             # Its memory is the side stream's: the allocator must not reuse it before this stream is through with it.
-            batch.record_stream(stream)  # pyright: ignore[reportArgumentType]
+            batch.apply(lambda tensor: _record(tensor, stream))
         return batch
+
+
+def _record(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
+    """Also the parts of a sparse one, which has no memory of its own."""
+    parts = [tensor]
+    if tensor.layout == torch.sparse_coo:
+        parts = [tensor._indices(), tensor._values()]
+    elif tensor.layout == torch.sparse_csr:
+        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    for part in parts:
+        part.record_stream(stream)
+    return tensor

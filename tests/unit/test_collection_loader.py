@@ -171,6 +171,6 @@ def test_fewer_labels_than_folds_are_refused(tmp_path: Path) -> None:
 def test_wanted_attributes_have_to_be_there(tmp_path: Path) -> None:
     graphs = opened(tmp_path)
     with pytest.raises(ExperimentError, match='the model wants `xx` of `node`, .* did you mean "x"'):
-        graphs.refuse_unknown(Wants(nodes={"node": ("xx",)}))
+        graphs.resolved(Wants(nodes={"node": ("xx",)}))
     with pytest.raises(ExperimentError, match="the model wants `a,to,b`, and the collection has no such type"):
-        graphs.refuse_unknown(Wants(edges={("a", "to", "b"): ("x",)}))
+        graphs.resolved(Wants(edges={("a", "to", "b"): ("x",)}))

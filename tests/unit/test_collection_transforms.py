@@ -94,7 +94,7 @@ def test_what_a_transform_adds_is_known_and_carried(tmp_path: Path) -> None:
     assert found is not None
     np.testing.assert_allclose(found[0], x.mean(dim=0), rtol=1e-6)
     wants = Wants(WANTS.nodes, {EDGES: ("edge_weight", "edge_attr")})
-    graphs.refuse_unknown(wants)
+    graphs.resolved(wants)
     ids = np.array([29, 3, 0, 3])
     batch, theirs = graphs.batch(ids, wants), Batch.from_data_list([wider(i) for i in ids])
     for name in ("x", "batch", "ptr"):
