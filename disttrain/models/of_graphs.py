@@ -13,7 +13,7 @@ from torch_geometric.nn import MLP
 
 from .. import config
 from ..config import EdgeType, ExperimentError, GraphConvOptions, edge_type_name
-from ..graph.schema import Nodes, Schema, Wants
+from ..graph.schema import Attribute, Nodes, Schema, Wants
 from .edge_input import EdgeInput, edge_weight
 from .gps_layer import GpsLayer
 from .graph_convs import TAKE_EDGE_ATTR, Shape, build_graph_conv, convolve
@@ -166,10 +166,10 @@ def _encodings(settings: config.OfGraphs, nodes: Nodes) -> list[str]:
     return list(settings.encodings)
 
 
-def _with_edges(settings: config.OfGraphs, attributes: object) -> GraphConvOptions:
+def _with_edges(settings: config.OfGraphs, attributes: dict[str, Attribute]) -> GraphConvOptions:
     """The convolution for edges with these attributes: `edge_attr` is whether it takes part."""
     options = settings.convolution
-    has = isinstance(attributes, dict) and "edge_attr" in attributes and prod(attributes["edge_attr"].shape) > 0
+    has = "edge_attr" in attributes and prod(attributes["edge_attr"].shape) > 0
     if options.edge_attr is True and not has:
         instead = "gin" if options.conv == "gine" else "edge_attr: auto"
         raise ExperimentError(
