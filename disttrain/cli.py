@@ -250,6 +250,20 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _convert_arguments(parser: argparse.ArgumentParser) -> None:
+    _experiment_arguments(parser)
+    parser.add_argument("--to", required=True, metavar="DIR", help="a folder that is not there yet, or empty")
+    parser.add_argument("--backend", choices=("sqlite", "rocksdb"), default="sqlite", help="default: sqlite")
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    with _joined(arguments) as (world, experiment):
+        from .train.convert import convert_collection
+
+        convert_collection(experiment, world, Path(arguments.to), arguments.backend)
+    return 0
+
+
 def _schema(arguments: argparse.Namespace) -> int:
     print(schema_text(), end="")
     return 0
@@ -268,6 +282,9 @@ COMMANDS: dict[str, Command] = {
         "predict nodes or graphs with a trained model, into Parquet files under your own keys",
         _predict,
         _predict_arguments,
+    ),
+    "convert": Command(
+        "write a collection of graphs as a folder that PyG's OnDiskDataset opens", _convert, _convert_arguments
     ),
     "verify": Command(
         "check every file of a directory of partitions or of a collection against its manifest",

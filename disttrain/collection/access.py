@@ -53,7 +53,9 @@ class Transformed:
 
     def __init__(self, source: Access, transforms: Sequence[Any], run_seed: int, like: Collated | None = None) -> None:
         self.source, self.transforms, self.run_seed, self.like = source, tuple(transforms), run_seed, like
-        self._apply: Callable[[Any, str], Any] | None = None
+        self._apply: Callable[[Any, int], Any] | None = None
+        self._draws = False
+        """A transform has been seen to draw at random; before that, that none did is checked after each batch."""
 
     def __getstate__(self) -> dict[str, Any]:
         # What the user's own transforms hold need not pickle; they are built where they are used.
@@ -75,13 +77,23 @@ class Transformed:
         if self._apply is None:
             self._apply = Transforms(self.transforms).apply
         picked, places = self.source.pick(ids)
-        made = graphs_of(picked, places)
-        with drawing_apart():
-            for n, seed in enumerate(_seeds(self.run_seed, epoch, ids)):
-                standing.at_graph(int(ids[n]))
-                seed_draws(seed)
-                made[n] = self._apply(made[n], f"graph {ids[n]}")
-        return made
+        with drawing_apart() as drawn:
+            if not self._draws:
+                made = self._transformed(graphs_of(picked, places), ids)
+                if not drawn:
+                    return made
+                # From now on each graph has a seed, which costs as much as its object does.
+                self._draws = True
+            return self._transformed(graphs_of(picked, places), ids, _seeds(self.run_seed, epoch, ids))
+
+    def _transformed(self, graphs: list[Any], ids: np.ndarray, seeds: Sequence[int] | None = None) -> list[Any]:
+        assert self._apply is not None
+        for n, number in enumerate(ids.tolist()):
+            standing.at_graph(number)
+            if seeds is not None:
+                seed_draws(seeds[n])
+            graphs[n] = self._apply(graphs[n], number)
+        return graphs
 
 
 def _seeds(run_seed: int, epoch: int, ids: np.ndarray) -> list[int]:

@@ -22,10 +22,12 @@ from ..graph.book import PartitionBook, first_part
 from ..graph.columns import Summary
 from ..graph.schema import GRAPH, Attribute, Edges, Nodes, Schema, Wants
 from .access import Access, Transformed
+from .cache import Cache
 from .collated import Collated, Key, Store
 from .columns import Column, Numbers
 from .joining import Names
 from .look import Look
+from .ondisk import OnDisk
 from .ragged import Ragged, numbered, offsets_of
 from .sizes import sizes_of
 from .summary import read_summary
@@ -314,6 +316,12 @@ class Graphs:
         dtype = column.dtype if isinstance(column, Ragged) else str(column.values.dtype)  # type: ignore[union-attr]
         shape = column.values.shape[1:] if isinstance(column, Ragged) else ()
         return Attribute(dtype, tuple(shape), found.low, found.high, found.missing)
+
+    @property
+    def cache(self) -> Cache | None:
+        """The graphs that this process keeps (`data.cache`)."""
+        access = self.access.source if isinstance(self.access, Transformed) else self.access
+        return access.cache if isinstance(access, OnDisk) else None
 
     @property
     def of_nodes(self) -> dict[str, tuple[Key, tuple[str, ...]]]:

@@ -58,8 +58,7 @@ def _contents(store: Store, ids: np.ndarray) -> list[dict[str, Any]]:
 def values_of(column: Column, ids: np.ndarray) -> Iterator[Any]:
     """Each graph's value."""
     if isinstance(column, Ragged):
-        whole = replace(column, increments=None).take(ids)
-        yield from whole.split(column.sizes(ids).tolist(), dim=column.axis)
+        yield from column.parts(ids)
     elif isinstance(column, Numbers):
         yield from column.values[ids].tolist()
     elif isinstance(column, Objects):

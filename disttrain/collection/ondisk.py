@@ -13,7 +13,6 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +134,8 @@ def convert(
     """
     found = _manifest(directory)
     identity = {"format": _FORMAT, "fingerprint": fingerprint, "backend": backend, "columns": list(leaves(collated))}
-    is_ours = found is not None and {key: found.get(key) for key in identity} == identity
-    if is_ours and found["num_graphs"] >= len(collated):
+    ours = found if found is not None and {key: found.get(key) for key in identity} == identity else None
+    if ours is not None and ours["num_graphs"] >= len(collated):
         return
     with _said(directory, "written"):
         directory.mkdir(parents=True, exist_ok=True)
@@ -177,9 +176,7 @@ def _chunks(collated: Collated, start: int) -> Iterator[np.ndarray]:
 def _rows_of(collated: Collated, ids: np.ndarray) -> list[Row]:
     columns: list[list[bytes]] = []
     for leaf in leaves(collated).values():
-        whole = replace(leaf, increments=None).take(ids)
-        parts = whole.split(leaf.sizes(ids).tolist(), dim=leaf.axis)
-        columns.append([bits_of(part.contiguous()).tobytes() for part in parts])
+        columns.append([bits_of(part.contiguous()).tobytes() for part in leaf.parts(ids)])
     return list(zip(*columns)) if columns else [() for _ in ids]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -47,6 +47,16 @@ class Ragged:
     def shape(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Of the tensors of graphs: the axes before that of the rows, and those after it."""
         return self._before, self._after
+
+    @cached_property
+    def unmoved(self) -> Ragged:
+        """The same, by the numbers that each graph has for itself."""
+        return self if self.increments is None else replace(self, increments=None)
+
+    def parts(self, ids: np.ndarray) -> tuple[Tensor, ...]:
+        """Each graph's tensor, of one copy of all."""
+        # Without the bookkeeping of views for autograd, which has no part in it.
+        return torch.unsafe_split_with_sizes(self.unmoved.take(ids), self.sizes(ids).tolist(), self.axis)
 
     def take(self, ids: np.ndarray) -> Tensor:
         """The value of a batch of these graphs, in their order; as PyG's `collate` makes it.

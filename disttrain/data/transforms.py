@@ -54,11 +54,11 @@ class Transforms:
             seed_draws(seed)
             return self.apply(graph)
 
-    def apply(self, graph: Any, called: str = "this graph") -> Any:
+    def apply(self, graph: Any, number: int | None = None) -> Any:
         """Without a seed of its own.
 
         Args:
-            called: the graph, in messages.
+            number: of the graph, for messages.
 
         Raises:
             ExperimentError: a transform returns no graph.
@@ -67,11 +67,11 @@ class Transforms:
             try:
                 graph = transform(graph)
             except Exception as error:
+                called = "this graph" if number is None else f"graph {number}"
                 raise RuntimeError(f"{where} failed on {called}: {type(error).__name__}: {error}") from error
             if not isinstance(graph, (Data, HeteroData)):
-                raise ExperimentError(
-                    f"{where}: expected a Data or HeteroData back of {called}, got {type(graph).__name__}"
-                )
+                of = "" if number is None else f" of graph {number}"
+                raise ExperimentError(f"{where}: expected a Data or HeteroData back{of}, got {type(graph).__name__}")
         return graph
 
 
@@ -107,17 +107,36 @@ class Filters:
         return True
 
 
+class Drawn:
+    """Whether anything was drawn from the generators since."""
+
+    def __init__(self) -> None:
+        self._python, self._arrays, self._tensors = _states()
+
+    def __bool__(self) -> bool:
+        python, arrays, tensors = _states()
+        as_bytes = arrays[1].tobytes() != self._arrays[1].tobytes() or arrays[2:] != self._arrays[2:]
+        return python != self._python or as_bytes or not torch.equal(tensors, self._tensors)
+
+    def undo(self) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._arrays)  # noqa: NPY002
+        torch.default_generator.set_state(self._tensors)
+
+
+def _states() -> tuple[Any, Any, torch.Tensor]:
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
+
+
 @contextmanager
-def drawing_apart() -> Iterator[None]:
+def drawing_apart() -> Iterator[Drawn]:
     """While the block runs the global generators of Python, NumPy and torch (CPU) may be seeded; afterwards they are as
     before. Not for several threads at a time."""
-    python, arrays, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    drawn = Drawn()
     try:
-        yield
+        yield drawn
     finally:
-        random.setstate(python)
-        np.random.set_state(arrays)  # noqa: NPY002
-        torch.set_rng_state(tensors)
+        drawn.undo()
 
 
 def seed_draws(seed: int) -> None:

@@ -40,6 +40,7 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     console.print(time)
     ranks, machines = counted(summary["world_size"], "rank"), counted(summary["nodes"], "machine")
     rate = summary.get("cache_hit_rate")
+    cached = "graphs" if summary["task"].startswith("graph_") else "remote rows"
     peak = f"{max(summary['peak_rss_bytes']) / 2**30:.2f} GiB"
     shares = [share for share in summary.get("peak_pss_bytes", []) if share is not None]
     if shares:
@@ -49,7 +50,7 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     console.print(
         f"{summary['seeds_per_second']:,.0f} seeds/s in training on {ranks}, {machines}; "
         f"peak memory of a rank {peak}; {summary['bytes_exchanged'] / 2**20:,.1f} MiB exchanged"
-        + ("" if rate is None else f", {rate:.0%} of the remote rows came from the cache")
+        + ("" if rate is None else f", {rate:.0%} of the {cached} came from the cache")
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..graph.schema import GRAPH
 from ..sampling import NodeLoader
 from .evaluate import Evaluation
 from .phases import STEP_PHASES
@@ -81,7 +82,15 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
 
 
 def _own_cache(trainer: Trainer) -> dict[str, Any] | None:
-    """What this machine keeps, and what this rank got from it."""
+    """What this machine keeps of others, and what this rank got from it; or which graphs it keeps in memory."""
+    graphs = getattr(trainer.loaders.get("train"), "graphs", None)
+    if graphs is not None and (cache := graphs.cache) is not None:
+        return {
+            "bytes": cache.held_bytes,
+            "bytes_to_fill": 0,
+            "rows": {GRAPH: len(cache)},
+            "asked": {GRAPH: [cache.hits, cache.misses]},
+        }
     loaders = [loader for loader in trainer.loaders.values() if isinstance(loader, NodeLoader)]
     if not loaders or not loaders[0].columns.cached_bytes:
         return None

@@ -160,9 +160,9 @@ def test_a_graph_that_differs_is_refused_by_its_number(tmp_path: Path) -> None:
     access: Any = graphs.access
 
     def but_five(change: Any) -> Any:
-        def changed(graph: Any, called: str) -> Any:
+        def changed(graph: Any, number: int) -> Any:
             graph = collections_of_graphs.wider(graph)
-            return change(graph) if called == "graph 5" else graph
+            return change(graph) if number == 5 else graph
 
         return changed
 

@@ -1,0 +1,41 @@
+"""`disttrain convert`: the collection of an experiment as a data set of PyG's."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ..collection.pyg_dataset import write_dataset
+from ..config import Experiment, ExperimentError, GraphTask
+from ..config.counted import counted
+from ..world import World
+from .collections import prepare_collection
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def convert_collection(experiment: Experiment, world: World, directory: Path, backend: str) -> None:
+    """Write the graphs as they are stored, before `data.transforms`; every rank calls it, the first one writes.
+
+    Raises:
+        ExperimentError: the task is not about graphs, or the folder cannot be written.
+    """
+    if not isinstance(experiment.task, GraphTask):
+        raise ExperimentError(
+            f"task.kind is {experiment.task.kind}: one graph is no collection that could be converted; expected "
+            "graph_classification or graph_regression"
+        )
+    collated = prepare_collection(experiment, world).collated
+    said = time.monotonic()
+
+    def say(how_far: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            print(f"[convert] {how_far}", flush=True)
+
+    world.lead(lambda: write_dataset(collated, directory, backend, say), "writing the graphs")
+    if world.is_lead:
+        print(
+            f"{counted(len(collated), 'graph')} in {directory}: torch_geometric.data.OnDiskDataset({str(directory)!r})"
+        )
