@@ -30,6 +30,7 @@ class Cache:
         self._rows: OrderedDict[int, tuple[Row, int]] = OrderedDict()
         self._lock = threading.Lock()
         self.held_bytes, self.hits, self.misses = 0, 0, 0
+        self._told = 0, 0
 
     def __getstate__(self) -> dict[str, int]:
         return {"num_bytes": self.num_bytes}
@@ -67,7 +68,9 @@ class Cache:
                 _, (_, size) = self._rows.popitem(last=False)
                 self.held_bytes -= size
 
-    def clear(self) -> None:
+    def asked(self) -> tuple[int, int]:
+        """How many graphs were here and how many not, since the last call."""
         with self._lock:
-            self._rows.clear()
-            self.held_bytes = 0
+            found = self.hits - self._told[0], self.misses - self._told[1]
+            self._told = self.hits, self.misses
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +56,8 @@ class GraphLoader:
         training: bool,
         processes: Processes | None = None,
     ) -> None:
+        self.cache_asked = np.zeros(2, np.int64)
+        """Graphs that were in the cache (`data.cache`), and those that were not, so far."""
         self.world, self.graphs, self.sampling, self.run_seed = world, graphs, sampling, run_seed
         self.wants, self.training, self._who = graphs.resolved(wants), training, str(world)
         self._processes = processes or worker_processes(world, graphs, sampling)
@@ -136,6 +139,14 @@ class GraphLoader:
         Raises:
             WorkerError: a worker process failed, or was killed.
         """
+        with closing(self._batches(epoch, start)) as batches:
+            for batch in batches:
+                if "cache_asked" in batch:
+                    self.cache_asked += batch.cache_asked
+                    del batch.cache_asked
+                yield batch
+
+    def _batches(self, epoch: int, start: int) -> Generator[HeteroData, None, None]:
         steps = Steps.of(self._dealt(epoch), self.world.rank, self.seeds.ids, epoch, self.wants)
         if self._processes is not None:
             yield from self._processes.batches(steps, start)

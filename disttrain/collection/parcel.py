@@ -142,7 +142,9 @@ class _Pickler(pickle.Pickler):
         return self.known[id(obj)]
 
     def _tensor(self, tensor: Tensor) -> Any:
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        # Of what has no elements the strides may be anything, which a view does not take.
+        whole = tensor.detach().contiguous() if tensor.numel() else torch.empty(0, dtype=tensor.dtype)
+        flat = whole.reshape(-1).view(torch.uint8).numpy()
         return ("tensor", *self._place(flat), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
     def _array(self, array: np.ndarray) -> Any:

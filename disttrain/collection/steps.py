@@ -57,5 +57,7 @@ class Steps:
         batch = graphs.batch(ids, self.wants, self.epoch)
         batch[GRAPH].input_id = torch.from_numpy(self.places[self.ends[step] : self.ends[step + 1]])
         batch.epoch, batch.step = self.epoch, step
+        if (cache := getattr(graphs, "cache", None)) is not None:
+            batch.cache_asked = cache.asked()  # which the loader takes away again
         batch.num_global_seeds, batch.world_size = int(self.num_seeds[step]), self.num_ranks
         return batch

@@ -146,7 +146,8 @@ class Data(Section):
     ondisk_backend: Literal["sqlite", "rocksdb"] = "sqlite"
     """Of `storage: ondisk`; `rocksdb` needs `pip install rocksdict`."""
     cache: Bytes = 0
-    """Of `storage: ondisk`: graphs that were used last are kept in memory, up to so many bytes in each rank."""
+    """Of `storage: ondisk`: graphs that were used last are kept in memory, up to so many bytes in each rank,
+    which its worker processes share out."""
     shard: bool = False
     """Of a collection: each machine has only its own graphs in memory, an equal range of all, and shuffles within it.
     A step's graphs then depend on the number of machines."""

@@ -24,7 +24,8 @@ def held(
     Raises:
         ExperimentError: an attribute does not exist, or the database cannot be read.
     """
-    data, storage = experiment.data, experiment.data.storage
+    data, sampling, storage = experiment.data, experiment.sampling, experiment.data.storage
+    in_processes = sampling.in_processes(bool(data.transforms))
     mapped = opened(directory, manifest)
     if storage == "auto":
         choice = choose(
@@ -32,7 +33,7 @@ def held(
             of_nodes(Graphs(mapped, manifest)),
             limit=data.memory_limit,
             ranks=world.local_size,
-            processes=bool(data.transforms) and experiment.sampling.workers > 0,
+            processes=in_processes,
         )
         storage = choice.storage
         if world.is_lead:
@@ -46,13 +47,13 @@ def held(
             first, end = (first_part(m, len(mapped), world.num_machines) for m in (world.machine, world.machine + 1))
             return mapped, Part(in_memory(part_of(mapped, first, end), names), first, mapped)
         # Worker processes that do not have what the rank has get at its memory only where that is shared.
-        sampling = experiment.sampling
-        if sampling.in_processes(bool(data.transforms)) and sampling.start_method != "fork":
+        if in_processes and sampling.start_method != "fork":
             return in_memory(mapped, names), None
         return opened(directory, manifest, in_memory=names), None
     if storage == "ondisk":
         where = ondisk_directory(directory, data.ondisk_backend)
-        return mapped, OnDisk(where, mapped, manifest["fingerprint"], data.ondisk_backend, data.cache)
+        cache = data.cache // sampling.workers if in_processes else data.cache
+        return mapped, OnDisk(where, mapped, manifest["fingerprint"], data.ondisk_backend, cache)
     return mapped, None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..collection.loader import GraphLoader
 from ..graph.schema import GRAPH
 from ..sampling import NodeLoader
 from .evaluate import Evaluation
@@ -83,14 +84,11 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
 
 def _own_cache(trainer: Trainer) -> dict[str, Any] | None:
     """What this machine keeps of others, and what this rank got from it; or which graphs it keeps in memory."""
-    graphs = getattr(trainer.loaders.get("train"), "graphs", None)
-    if graphs is not None and (cache := graphs.cache) is not None:
-        return {
-            "bytes": cache.held_bytes,
-            "bytes_to_fill": 0,
-            "rows": {GRAPH: len(cache)},
-            "asked": {GRAPH: [cache.hits, cache.misses]},
-        }
+    graph_loaders = [loader for loader in trainer.loaders.values() if isinstance(loader, GraphLoader)]
+    if graph_loaders and graph_loaders[0].graphs.cache is not None:
+        hits, misses = (int(sum(loader.cache_asked[at] for loader in graph_loaders)) for at in (0, 1))
+        bound = trainer.experiment.data.cache
+        return {"bytes": bound, "bytes_to_fill": 0, "rows": {GRAPH: 0}, "asked": {GRAPH: [hits, misses]}}
     loaders = [loader for loader in trainer.loaders.values() if isinstance(loader, NodeLoader)]
     if not loaders or not loaders[0].columns.cached_bytes:
         return None

@@ -48,7 +48,7 @@ def train(world: World, directory: str, function: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_loss_is_the_same_bit_for_bit(tmp_path: Path, ranks: int) -> None:
-    for function in ("one_by_one", "pairs"):
+    for function in ("one_by_one", "pairs")[:ranks]:
         found, *_ = run_ranks(train, ranks, str(tmp_path), function, timeout=120)
         straight = losses(tmp_path, f"{function} mmap")
         assert len(straight) > 3

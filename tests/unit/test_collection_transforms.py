@@ -21,6 +21,7 @@ from disttrain.collection.graphs import Graphs
 from disttrain.collection.joining import join
 from disttrain.collection.loader import GraphLoader
 from disttrain.collection.objects import graphs_of
+from disttrain.collection.parcel import pack
 from disttrain.config import ExperimentError, Sampling
 from disttrain.graph.schema import GRAPH, Wants
 from disttrain.world import World
@@ -103,6 +104,7 @@ def test_what_a_transform_adds_is_known_and_carried(tmp_path: Path) -> None:
         assert torch.equal(batch[EDGES][name], theirs[name]), name  # pyright: ignore[reportIndexIssue]
     assert batch[GRAPH].y.tolist() == theirs.y.tolist() and batch[GRAPH].n_id.tolist() == ids.tolist()  # pyright: ignore
     nobody = graphs.batch(np.empty(0, np.int64), wants)
+    assert str(pack(nobody).opened()) == str(nobody), "as a worker process sends it"
     assert nobody["node"].x.shape == (0, 4) and nobody[EDGES].edge_index.shape == (2, 0)
 
 
