@@ -16,7 +16,7 @@ import psutil
 import torch
 from torch.utils.data import DistributedSampler
 from torch_geometric import transforms
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 from torch_geometric.datasets import QM9
 from torch_geometric.loader import DataLoader
 
@@ -44,13 +44,13 @@ class Took:
 class Listed(torch.utils.data.Dataset):
     """A list of graphs, each of which goes through a transform when it is used."""
 
-    def __init__(self, graphs: list[Data], transform: Any) -> None:
+    def __init__(self, graphs: list[Any], transform: Any) -> None:
         self.graphs, self.transform = graphs, transform
 
     def __len__(self) -> int:
         return len(self.graphs)
 
-    def __getitem__(self, number: int) -> Data:
+    def __getitem__(self, number: int) -> Any:
         return self.transform(self.graphs[number].clone())
 
 
