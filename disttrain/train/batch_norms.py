@@ -23,7 +23,8 @@ def share_batch_norms(model: nn.Module, world: World) -> None:
     """Replace PyG's `BatchNorm` in a model, with the same parameters and names; nothing on one rank.
 
     Every rank then has to run the model equally often in training, also on empty batches. Costs an exchange in the
-    forward pass and one in the backward pass, of each.
+    forward pass and one in the backward pass, of each: they cannot be put together without another result, since what a
+    norm normalises comes out of the one before, and what it passes back out of the one after.
     """
     if world.size == 1:
         return
