@@ -69,10 +69,11 @@ def ignored_settings(experiment: Experiment) -> list[str]:
         for key in ("drop_last", "balance", "max_nodes", "max_edges", "worker_kind", "start_method"):
             idle(sampling, ("sampling",), key, f"task.kind is {task.kind}, one graph is no collection")
     if isinstance(model, Pooled) and not isinstance(task, GraphTask):
-        for key in ("pooling", "head_layers", "head_dropout"):
+        for key in ("pooling", "head_layers", "head_norm", "head_dropout"):
             idle(model, ("model",), key, f"task.kind is {task.kind}, nodes are not pooled")
     elif isinstance(model, Pooled) and model.head_layers == 1:
-        idle(model, ("model",), "head_dropout", "model.head_layers is 1, there is nothing between")
+        for key in ("head_norm", "head_dropout"):
+            idle(model, ("model",), key, "model.head_layers is 1, there is nothing between")
     if isinstance(model, GpsModel):
         idle(model, ("model",), "residual", "gps has ways around of its own")
         if model.conv in ("gin", "gcn", "sage", "none"):

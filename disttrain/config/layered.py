@@ -59,6 +59,8 @@ class Pooled(Layered):
     otherwise."""
     head_layers: PositiveInt = 2
     """Of the MLP from a graph's vector to the output."""
+    head_norm: Literal["none", "layer", "batch"] = "none"
+    """In that MLP, before each activation. What is summed over large graphs is large and hard to learn from without."""
     head_dropout: Fraction = 0.0
 
 

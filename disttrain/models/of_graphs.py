@@ -16,7 +16,7 @@ from ..config import EdgeType, ExperimentError, GraphConvOptions, edge_type_name
 from ..graph.schema import Attribute, Nodes, Schema, Wants
 from .edge_input import EdgeInput, edge_weight
 from .gps_layer import GpsLayer
-from .graph_convs import TAKE_EDGE_ATTR, Shape, build_graph_conv, convolve
+from .graph_convs import TAKE_EDGE_ATTR, Shape, build_graph_conv, convolve, norm_of
 from .inputs import Inputs, NodeInput, Statistics, is_featureless
 from .module_dict import ModuleDict
 from .pooling import Pooling
@@ -139,7 +139,9 @@ class OfGraphs(nn.Module):
 def head_of(settings: config.Pooled, in_channels: int, out_channels: int) -> MLP:
     """From a graph's vector to the output."""
     widths = [in_channels, *[settings.hidden] * (settings.head_layers - 1), out_channels]
-    return MLP(widths, norm=None, dropout=settings.head_dropout)
+    norm, options = norm_of(settings.head_norm)
+    bias = [*[settings.head_norm != "batch"] * (settings.head_layers - 1), True]  # see `graph_convs.Shape.norm`
+    return MLP(widths, norm=norm, norm_kwargs=options, dropout=settings.head_dropout, bias=bias)
 
 
 def _only_types(kind: str, schema: Schema, target: str) -> tuple[str, EdgeType]:

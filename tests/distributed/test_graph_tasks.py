@@ -112,7 +112,7 @@ KINDS: dict[str, dict[str, Any]] = {
     **{
         kind: {"model": {"kind": kind, "hidden": 8, "layers": 2, **more}}
         for kind, more in {
-            "gine": {},
+            "gine": {"head_norm": "batch"},
             "gcn": {"pooling": ["mean", "attention"]},
             "sage": {"norm": "layer"},
             "gat": {"norm": "layer", "heads": 2},

@@ -98,6 +98,8 @@ VARIANTS = [
     *(("gps", f"conv: {conv}, heads: 2") for conv in (*CONVS, "none", "auto")),
     ("gps", "attention: performer, norm: layer, conv: gcn, edge_weight: edge_weight"),
     ("gps", "norm: none, jumping_knowledge: cat, head_layers: 1"),
+    ("gin", "head_norm: batch, head_layers: 3"),
+    ("gin", "head_norm: layer"),
     ("hetero_conv", "conv: gat, pooling: mean"),
     ("hetero_conv", "conv: gcn, norm: batch, jumping_knowledge: cat"),
     ("hetero_conv", "conv: gin"),
