@@ -75,10 +75,10 @@ def test_a_command_that_is_killed_goes_on_and_others_wait(tmp_path: Path) -> Non
     with subprocess.Popen(
         [sys.executable, "-m", "disttrain", "experiment.yaml"], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL
     ) as first:
-        while not any((path / "draft" / "manifest.json").exists() for path in store.glob(".making-*")):
+        # Two batches are whole.
+        while not any('"next": 4096' in path.read_text() for path in store.glob(".making-*/draft/manifest.json")):
             assert first.poll() is None
             time.sleep(0.1)
-        time.sleep(2)
         first.send_signal(signal.SIGKILL)
     said = run(tmp_path, "extend", "experiment.yaml", "--function", "slow_graphs:new")
     assert "going on at graph 4,096, to which an earlier start came" in said
