@@ -67,7 +67,12 @@ CASES = {
         "tu MUTAG",
         "GIN 89.4 (arXiv:1810.00826, by an easier protocol)",
         84.0,
-        tuple((f"model.pooling={p}", f"train.lr={lr}") for p in ("sum", "mean") for lr in (0.01, 0.003)),
+        (
+            ("model.head_norm=none", "train.lr=0.003"),
+            ("model.head_norm=batch", "train.lr=0.003"),
+            ("model.head_norm=batch", "train.lr=0.01"),
+            ("model.head_norm=batch", "model.pooling=mean", "train.lr=0.01"),
+        ),
     ),
     "tu_enzymes": Case("tu ENZYMES", "GIN 59.6", 55.0, (("train.lr=0.01",), ("train.lr=0.005",))),
     "tu_proteins": Case("tu PROTEINS", "GIN 73.3", 72.0, (("model.pooling=mean",), ("model.pooling=sum",))),
@@ -130,22 +135,28 @@ def fold_of(
     """Test and validation accuracy in percent, and the setting that was chosen."""
     where = [f"data.split.fold={fold}", *options.set]
     tried = [train(name, fold, [*where, *setting], SELECTION_SEED, world) for setting in case.grid]
-    # By validation alone; of equals the one with the lower loss, and then the first.
-    best = max(range(len(tried)), key=lambda n: (tried[n]["val"]["accuracy"], -tried[n]["val"]["loss"], -n))
+    best = max(range(len(tried)), key=lambda n: (*_merit(tried[n]), -n))
     setting = case.grid[best]
     val, test = tried[best]["val"]["accuracy"], float("nan")
     if not options.select_only:
         finals = [train(name, fold, [*where, *setting], seed, world) for seed in FINAL_SEEDS]
         val = statistics.mean(run["val"]["accuracy"] for run in finals)
         test = statistics.mean(run["test"]["accuracy"] for run in finals)
-    tries = ", ".join(f"{100 * run['val']['accuracy']:.1f}" for run in tried)
+    tries = ", ".join(f"{100 * run['val']['accuracy']:.1f} ({run['val']['loss']:.3f})" for run in tried)
     say(
         world,
-        f"{time.strftime('%H:%M:%S')} {name} fold {fold}: validation of the settings {tries}; chosen "
+        f"{time.strftime('%H:%M:%S')} {name} fold {fold}: validation (loss) of the settings {tries}; chosen "
         f"{' '.join(setting) or 'as it is'}: test {100 * test:.1f}, validation {100 * val:.1f}",
         sys.stderr,
     )
     return 100 * test, 100 * val, setting
+
+
+def _merit(run: dict[str, Any]) -> tuple[float, float]:
+    """How good a setting is, by validation alone: by what its epoch was chosen by (`train.best_metric`, accuracy or
+    loss), and then by the other."""
+    accuracy, loss = run["val"]["accuracy"], run["val"]["loss"]
+    return (-loss, accuracy) if run["best_metric"] == "loss" else (accuracy, -loss)
 
 
 def train(name: str, fold: int, overrides: list[str], seed: int, world: World) -> dict[str, Any]:
