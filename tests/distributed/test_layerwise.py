@@ -196,10 +196,10 @@ def test_a_model_that_has_no_layers_of_its_own_is_refused() -> None:
 
 def test_a_relation_that_counts_in_some_hops_only_is_refused() -> None:
     relation = ("venue", "publishes", "paper")
-    some = Sampling(fanout={"default": [-1, -1], "venue,publishes,paper": [0, -1]})
+    some = Sampling(fanout={"default": (-1, -1), "venue,publishes,paper": (0, -1)})
     with pytest.raises(ExperimentError, match=r'of "venue,publishes,paper" neighbours are drawn in 1 of 2 hops'):
         all_or_none(some, [relation])
-    none = Sampling(fanout=some.fanout, eval_fanout={"default": [-1, 3], "venue,publishes,paper": [0, 0]})
+    none = Sampling(fanout=some.fanout, eval_fanout={"default": (-1, 3), "venue,publishes,paper": (0, 0)})
     assert all_or_none(none, [relation, ("paper", "cites", "paper")]) == {
         "venue,publishes,paper": (0,),
         "paper,cites,paper": (-1,),

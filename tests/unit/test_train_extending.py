@@ -71,7 +71,8 @@ class OnDisk(OnDiskDataset):
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making, "GRAPHS", 4)
     monkeypatch.setattr(making, "_SECONDS_BETWEEN_DRAFTS", -1.0)
-    CALLS.clear(), CHANGED.clear(), BROKEN.clear()
+    for told in (CALLS, CHANGED, BROKEN):
+        told.clear()
 
 
 def experiment(store: Path, function: str = "starting", **data: Any) -> Experiment:
