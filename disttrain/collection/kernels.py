@@ -1,66 +1,10 @@
-"""The inner loops over the graphs of a mini-batch, compiled by numba: copy what each has, and count on. They release
-the GIL."""
+"""The inner loops of dealing graphs out by their sizes, compiled by numba. They release the GIL."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..machine_code import compiled
-
-
-@compiled
-def copy_ranges(source, starts, sizes, width, out):
-    """Put ranges of rows end to end, and the planes of each row apart.
-
-    Args:
-        source: [rows * planes * width] words; of each row its planes, one after the other.
-        starts, sizes: int64 [n], in rows.
-        width: words of a row in each plane.
-        out: [planes, sizes.sum() * width], filled.
-    """
-    planes = out.shape[0]
-    row_words = planes * width
-    for plane in range(planes):
-        at = 0
-        for i in range(len(starts)):
-            begin = starts[i] * row_words + plane * width
-            if planes == 1:
-                for word in range(sizes[i] * width):
-                    out[plane, at + word] = source[begin + word]
-                at += sizes[i] * width
-                continue
-            for _ in range(sizes[i]):
-                for word in range(width):
-                    out[plane, at + word] = source[begin + word]
-                begin += row_words
-                at += width
-
-
-@compiled
-def add_to_ranges(values, sizes, width, offsets):
-    """Add a number to all of each range, in each of several planes.
-
-    Args:
-        values: int64 [planes, sizes.sum() * width], changed.
-        sizes: int64 [n], in rows.
-        offsets: int64 [planes, n].
-    """
-    for plane in range(values.shape[0]):
-        at = 0
-        for i in range(len(sizes)):
-            for word in range(at, at + sizes[i] * width):
-                values[plane, word] += offsets[plane, i]
-            at += sizes[i] * width
-
-
-@compiled
-def number_ranges(sizes, out):
-    """0 for as many places as `sizes[0]` says, then 1, and so on: int64 [sizes.sum()], filled."""
-    at = 0
-    for i in range(len(sizes)):
-        for place in range(at, at + sizes[i]):
-            out[place] = i
-        at += sizes[i]
 
 
 @compiled

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import add_to_ranges, copy_ranges, number_ranges
+from .ranges import add_to_ranges, copy_ranges, number_ranges
 
 _WORDS = {8: np.uint64, 4: np.uint32}
 
@@ -104,7 +104,7 @@ class Ragged:
     def _words(self) -> np.ndarray:
         """[words] over the same memory."""
         words = np.asarray(self.values).reshape(-1).view(_WORDS.get(self._word_bytes, np.uint8))
-        words.flags.writeable = False  # one type for the kernels, mapped or not
+        words.flags.writeable = False
         return words
 
     @cached_property
@@ -171,9 +171,7 @@ def offsets_of(sizes: np.ndarray) -> np.ndarray:
 
 def numbered(sizes: np.ndarray) -> Tensor:
     """int64 [sizes.sum()]: for each row of a batch the place of its graph, PyG's `batch`."""
-    out = np.empty(int(sizes.sum()), np.int64)
-    number_ranges(np.ascontiguousarray(sizes, dtype=np.int64), out)
-    return torch.from_numpy(out)
+    return torch.from_numpy(number_ranges(sizes))
 
 
 def bits_of(tensor: Tensor) -> np.ndarray:
