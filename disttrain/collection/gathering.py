@@ -50,7 +50,7 @@ def _kind(value: Any) -> str:
         return "a tensor"
     if is_sparse(value):
         return "a sparse matrix"
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
         return "a number"
     if isinstance(value, AnyMapping):
         return "a mapping"
@@ -172,9 +172,9 @@ class _Numbers(Gathering):
         increment = self._increment(value, place)
         if not isinstance(increment, int):
             raise place.refuse("is one number, and the increment of an index of edges several; call it otherwise")
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        if isinstance(value, (int, np.integer)) and not -(2**63) <= value < 2**63:
             raise place.refuse(f"is {value}; expected a number of at most 64 bits")
-        self.values.append(value)
+        self.values.append(_plain(value))
         self.increments.append(increment)
 
     def finished(self, share: Callable[[np.ndarray], np.ndarray]) -> Column:
@@ -189,6 +189,13 @@ class _Numbers(Gathering):
         return as_json([json.dumps(value) for value in values], mixed=True)
 
 
+def _plain(value: Any) -> bool | int | float:
+    """Python's number for one of NumPy, of an enumeration, ...: what a data frame gives is a number like others."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    return int(value) if isinstance(value, (int, np.integer)) else float(value)
+
+
 MIXED = "numbers of several types with an increment for batches are not kept"
 _NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
@@ -201,6 +208,8 @@ class _Objects(Gathering):
         self.texts: list[str] = []
 
     def _add(self, value: Any, place: Place) -> None:
+        if isinstance(value, str):
+            value = str.__str__(value)  # of NumPy, or of an enumeration
         try:
             text = json.dumps(value)
             same = repr(json.loads(text)) == repr(value)

@@ -25,6 +25,7 @@ from .access import Access, Transformed
 from .cache import Cache
 from .collated import Collated, Key, Store
 from .columns import Column, Numbers
+from .edges import refuse_wrong_edges
 from .joining import Names
 from .look import Look
 from .ondisk import OnDisk
@@ -279,6 +280,7 @@ class Graphs:
             refuse_unlike(picked.stores[key], wanted(node_type, names), counts, ids, "nodes")
         for edge_type, (key, names) in self._of_edges.items():
             refuse_unlike(picked.stores[key], wanted(edge_type, names), _num_edges(picked, key), ids, "edges")
+        refuse_wrong_edges(picked, ids, "data.transforms: after them, ")
 
     @property
     def _shown(self) -> Collated:

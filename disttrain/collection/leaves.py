@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..config import edge_type_name
 from .collated import Collated, Key, Store
 from .columns import Column, Numbers, Objects, Sequence, Sparse
 from .columns import Mapping as Named
@@ -24,11 +23,22 @@ def leaves(collated: Collated, names: Names | None = None) -> dict[str, Ragged]:
     """
     found: dict[str, Ragged] = {}
     for key, store in collated.stores.items():
-        owner = "" if key is None else key if isinstance(key, str) else edge_type_name(key)
+        owner = _owner(key)
         for name, column in store.columns.items():
             if names is None or name in names.get(key, ()):
-                found |= {f"{owner}/{path}": leaf for path, leaf in _leaves(name, column)}
+                found |= {f"{owner}/{path}": leaf for path, leaf in _leaves(_part(name), column)}
     return found
+
+
+def _owner(key: Key) -> str:
+    if isinstance(key, tuple):
+        return ",".join(map(_part, key))
+    return "" if key is None else _part(key)
+
+
+def _part(name: str) -> str:
+    """Of a path: what names hold must not divide it."""
+    return name.replace("%", "%25").replace("/", "%2F").replace(",", "%2C")
 
 
 def _leaves(path: str, column: Column) -> Iterator[tuple[str, Ragged]]:
@@ -41,7 +51,7 @@ def _leaves(path: str, column: Column) -> Iterator[tuple[str, Ragged]]:
             yield f"{path}/{part}", getattr(column, part)
     elif isinstance(column, Named):
         for name, inner in column.columns.items():
-            yield from _leaves(f"{path}/{name}", inner)
+            yield from _leaves(f"{path}/{_part(name)}", inner)
     elif isinstance(column, Sequence):
         for number, inner in enumerate(column.columns):
             yield from _leaves(f"{path}/{number}", inner)
@@ -57,9 +67,9 @@ def picked(collated: Collated, ids: np.ndarray, values: Mapping[str, np.ndarray]
     """
     made: dict[Key, Store] = {}
     for key, store in collated.stores.items():
-        owner = "" if key is None else key if isinstance(key, str) else edge_type_name(key)
+        owner = _owner(key)
         columns = {
-            name: _picked(f"{owner}/{name}", column, ids, values.__getitem__)
+            name: _picked(f"{owner}/{_part(name)}", column, ids, values.__getitem__)
             for name, column in store.columns.items()
             if names is None or name in names.get(key, ())
         }
@@ -84,6 +94,7 @@ def _picked(path: str, column: Any, ids: np.ndarray, values: Callable[[str], np.
         }
         return replace(column, **parts, shapes=column.shapes[ids], coalesced=column.coalesced[ids])
     if isinstance(column, Named):
-        return Named({name: _picked(f"{path}/{name}", inner, ids, values) for name, inner in column.columns.items()})
+        columns = column.columns.items()
+        return Named({name: _picked(f"{path}/{_part(name)}", inner, ids, values) for name, inner in columns})
     assert isinstance(column, Sequence)
     return Sequence([_picked(f"{path}/{n}", inner, ids, values) for n, inner in enumerate(column.columns)])

@@ -115,7 +115,8 @@ class GraphLoader:
     def _bounded(self) -> list[tuple[np.ndarray, int]]:
         """Where there is a bound: the size of each seed, and the bound."""
         bounds = self.sampling.max_nodes, self.sampling.max_edges
-        return [(size, bound) for size, bound in zip(self._sizes, bounds) if bound is not None]
+        most = np.iinfo(np.int64).max // 2
+        return [(size, min(bound, most)) for size, bound in zip(self._sizes, bounds) if bound is not None]
 
     @cached_property
     def _packing(self) -> Packing:

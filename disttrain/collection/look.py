@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..config import ExperimentError
 from ..graph.columns import Summary, summarise
 from .access import Transformed
-from .collated import Collated, Key, collate
-from .columns import Numbers
+from .collated import Collated, Key, collate, named
+from .columns import Numbers, Sparse
 from .joining import join
 from .objects import graphs_of
 from .ragged import Ragged
@@ -56,6 +57,7 @@ def look_over(access: Transformed, num_graphs: int, label: str) -> Look:
     picked, places = access.source.pick(ids)
     before, after = graphs_of(picked, places), access.graphs(ids)
     collated = _collated(after, ids)
+    _refuse_own_rules(picked, places, collate(before, "data.transforms: graphs as PyG's own classes"), collated)
     same = frozenset(
         (key, name)
         for key, store in collated.stores.items()
@@ -117,6 +119,42 @@ def _collated(graphs: list[Any], ids: np.ndarray) -> Collated:
     like = collate(graphs[:1], "data.transforms")
     rest = join(graphs, ids, like)
     return Collated(rest.num_graphs, rest.heterogeneous, rest.stores, like.left_out)
+
+
+def _refuse_own_rules(stored: Collated, places: np.ndarray, plain: Collated, after: Collated) -> None:
+    """Transforms get graphs as PyG's own classes, so rules of the user's own classes (`__inc__`, `__cat_dim__`), which
+    are known for the graphs as they are stored, would be lost.
+
+    Args:
+        stored, places: where graphs are, by their own rules.
+        plain: the same by PyG's rules.
+        after: what transforms leave of them.
+
+    Raises:
+        ExperimentError: there are such rules.
+    """
+    for key, store in after.stores.items():
+        for name in store.columns:
+            columns = [side.stores[key].columns.get(name) if key in side.stores else None for side in (stored, plain)]
+            if None in columns:
+                continue
+            own, theirs = (_rules(column, at) for column, at in zip(columns, (places, slice(None))))
+            if own != theirs:
+                raise ExperimentError(
+                    f"data.transforms: {named(key, name)} is put together by rules of your own class of graphs "
+                    "(__inc__, __cat_dim__), and transforms at each use get PyG's own classes, which do not have them; "
+                    "take data.pre_transforms, or a name for which PyG has the rule (`..._index`)"
+                )
+
+
+def _rules(column: Any, at: Any) -> Any:
+    if isinstance(column, Sparse):
+        return column.diagonal
+    if not isinstance(column, (Ragged, Numbers)):
+        return None
+    moved = None if column.increments is None else column.increments[at]
+    shape_and_moved = None if moved is None or not moved.any() else (moved.shape[1:], moved.tolist())
+    return getattr(column, "axis", 0), shape_and_moved
 
 
 def _value(graph: Any, key: Key, name: str) -> Any:

@@ -18,6 +18,7 @@ from ..config import ExperimentError
 from ..graph.files import MANIFEST, is_sealed, write_manifest
 from .appending import Appending
 from .collated import Collated, Gatherer, Key, left_out_lines
+from .edges import refuse_wrong_edges
 from .files import content_digest, manifest_of
 from .growing import sync
 
@@ -63,22 +64,23 @@ def batches(graphs: Iterable[tuple[int, Any]], origin: str) -> Iterator[Batch]:
         graphs: with their numbers.
 
     Raises:
-        ExperimentError: see `Gatherer`.
+        ExperimentError: see `Gatherer`; or a graph has an edge to a node that it does not have.
     """
-    gatherer, first, number = Gatherer(origin), None, 0
+    gatherer, numbers = Gatherer(origin), list[int]()
     for number, graph in graphs:
         gatherer.add(graph, number)
-        first = number if first is None else first
+        numbers.append(number)
         if gatherer.num_graphs == GRAPHS or gatherer.num_bytes >= BYTES:
-            yield _batch(gatherer, first, number)
-            first = None
-    if first is not None:
-        yield _batch(gatherer, first, number)
+            yield _batch(gatherer, numbers)
+            numbers = []
+    if numbers:
+        yield _batch(gatherer, numbers)
 
 
-def _batch(gatherer: Gatherer, first: int, last: int) -> Batch:
+def _batch(gatherer: Gatherer, numbers: list[int]) -> Batch:
     made = gatherer.finished()
-    return Batch(made, first, last + 1, content_digest(made), dict(gatherer.left))
+    refuse_wrong_edges(made, numbers, f"{gatherer.origin}: ")
+    return Batch(made, numbers[0], numbers[-1] + 1, content_digest(made), dict(gatherer.left))
 
 
 class Making:

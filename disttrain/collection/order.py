@@ -112,7 +112,8 @@ def steps_of_epoch(groups: list[Group], batch_size: int, drop_last: bool) -> int
 def _ends(group: Group, groups: list[Group], batch_size: int, num_steps: int) -> np.ndarray:
     """int64 [num_steps + 1]: where each step of a group begins in its order, and where the last one ends."""
     most = max(other.num_places for other in groups)
-    ends = np.minimum(np.arange(num_steps + 1) * group.num_ranks * batch_size, most)
+    # Larger ones than the split are of any size, also beyond 64 bits.
+    ends = np.minimum(np.arange(num_steps + 1) * min(group.num_ranks * batch_size, max(most, 1)), most)
     return ends * group.num_places // max(most, 1)
 
 
@@ -138,5 +139,6 @@ def deal_batches(groups: list[Group], batches: list[np.ndarray]) -> Dealt:
 
 def equal_batches(group: Group, batch_size: int) -> np.ndarray:
     """int64: where batches of so many places begin, and where the last one ends."""
+    batch_size = min(batch_size, max(group.num_places, 1))
     num_batches = -(-group.num_places // batch_size)
     return group.first_place + np.minimum(np.arange(num_batches + 1) * batch_size, group.num_places)

@@ -18,6 +18,8 @@ def import_dotted(path: str, where: str) -> Any:
         ExperimentError: if the module or the name in it does not exist. What the module itself raises propagates.
     """
     module_name, _, name = path.partition(":")
+    if not all(module_name.split(".")) or not all(name.split(".")):
+        raise ExperimentError(f"{where}: expected package.module:name, got {path!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

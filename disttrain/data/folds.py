@@ -165,7 +165,7 @@ def _read_rows(path: Path, where: str) -> np.ndarray:
             rows = np.array([int(word) for word in path.read_text().replace(",", " ").split()], np.int64)
     except OSError as error:
         raise ExperimentError(f"{where}: {path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, OverflowError, EOFError) as error:
         raise ExperimentError(f"{where}: {path} holds no row numbers: {error}") from None
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ExperimentError(f"{where}: expected whole numbers in one row, {path} holds {rows.dtype} {rows.shape}")

@@ -61,14 +61,18 @@ class Transforms:
             number: of the graph, for messages.
 
         Raises:
-            ExperimentError: a transform returns no graph.
+            ExperimentError: a transform returns no graph, or one of PyG's fails.
+            RuntimeError: one of the user's own fails.
         """
         for where, transform in self._steps:
             try:
                 graph = transform(graph)
             except Exception as error:
                 called = "this graph" if number is None else f"graph {number}"
-                raise RuntimeError(f"{where} failed on {called}: {type(error).__name__}: {error}") from error
+                said = f"{where} failed on {called}: {type(error).__name__}: {error}"
+                if ":" in where or isinstance(error, (MemoryError, OSError)):
+                    raise RuntimeError(said) from error
+                raise ExperimentError(f"{said}; look at its arguments, and at what the graph has") from error
             if not isinstance(graph, (Data, HeteroData)):
                 of = "" if number is None else f" of graph {number}"
                 raise ExperimentError(f"{where}: expected a Data or HeteroData back{of}, got {type(graph).__name__}")
@@ -172,7 +176,12 @@ def _build(name: str, args: dict[str, Any], where: str) -> Callable[[Any], Any]:
             )
         found = getattr(torch_geometric.transforms, name)
     check_arguments(found, args, where)
-    return found(**_tuples(args))
+    try:
+        return found(**_tuples(args))
+    except Exception as error:
+        if ":" in name:
+            raise
+        raise ExperimentError(f"{where} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def _first_parameter(function: Callable[..., Any]) -> list[str]:

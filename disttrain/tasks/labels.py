@@ -34,9 +34,10 @@ def find_label(schema: Schema, node_type: str | None, label: str) -> tuple[str, 
             raise ExperimentError(f'task.node_type: "{node_type}" has no {mask}; say with data.split how to divide it')
     found = attributes[label]
     if len(found.shape) > 1:
+        rows = "1" if node_type == GRAPH else "num_nodes"
         raise ExperimentError(
-            f"{label_place(node_type, label)} has shape [num_nodes, {', '.join(map(str, found.shape))}]; expected one "
-            "or two axes"
+            f"{label_place(node_type, label)} has shape [{rows}, {', '.join(map(str, found.shape))}]; expected one or "
+            "two axes"
         )
     return node_type, found
 

@@ -20,7 +20,7 @@ from .. import config
 from ..config import ExperimentError
 from ..data.split import has_label
 from ..graph.graph import Graph
-from ..graph.schema import Schema, Wants
+from ..graph.schema import GRAPH, Schema, Wants
 from ..world import World
 from .columns import Columns
 from .labels import SPLITS, find_label, label_place, mean_and_std, own_training_labels
@@ -55,7 +55,8 @@ class NodeRegression:
         node_type, label = find_label(schema, task.node_type, task.label)
         where = label_place(node_type, task.label)
         if label.dtype == "bool":
-            raise ExperimentError(f"{where} holds true and false; that is task.kind: node_classification")
+            kind = "graph_classification" if node_type == GRAPH else "node_classification"
+            raise ExperimentError(f"{where} holds true and false; that is task.kind: {kind}")
         if label.high is None:
             raise ExperimentError(f"{where} holds no label (all are missing)")
         columns = label.shape[0] if label.shape else 1

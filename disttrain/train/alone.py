@@ -50,7 +50,7 @@ def alone(folder: Path, timeout: float) -> Iterator[Turn]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o666)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path may not hold a null byte
         raise ExperimentError(
             f"collection directory {folder} cannot be made: {error}; name another, data.store"
         ) from error

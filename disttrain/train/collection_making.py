@@ -163,6 +163,10 @@ def _made(source: Source, graphs: GraphSource, place: Place | None, turn: Turn) 
     except ExperimentError:
         making.withdraw()
         raise
+    except BaseException:
+        if not making.digests:  # there is nothing to go on with
+            making.withdraw()
+        raise
     return place
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from .. import data
+from ..collection.columns import Objects
 from ..collection.files import parse_manifest
 from ..collection.graphs import Graphs
 from ..collection.loader import GraphLoader, worker_processes
@@ -210,7 +211,11 @@ def _flat(labels: np.ndarray) -> np.ndarray:
 
 def _why_no_label(graphs: Graphs, label: str) -> str:
     for key, store in graphs.collated.stores.items():
-        if label in store.columns:
+        column = store.columns.get(label)
+        if isinstance(column, Objects):
+            kinds = "numbers of several types" if column.mixed else "text or other objects"
+            return f"expected a number or a tensor in each graph, they have {kinds}; give all a number of one type"
+        if column is not None:
             return (
                 f"the graphs have it{'' if key is None else f' in {key}'}, but not one row for each; give it the shape "
                 "[1], or [1, K] for several numbers (PyG puts the rows of all graphs end to end)"
