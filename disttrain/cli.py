@@ -253,14 +253,13 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _convert_arguments(parser: argparse.ArgumentParser) -> None:
     _experiment_arguments(parser)
     parser.add_argument("--to", required=True, metavar="DIR", help="a folder that is not there yet, or empty")
-    parser.add_argument("--backend", choices=("sqlite", "rocksdb"), default="sqlite", help="default: sqlite")
 
 
 def _convert(arguments: argparse.Namespace) -> int:
     with _joined(arguments) as (world, experiment):
         from .train.convert import convert_collection
 
-        convert_collection(experiment, world, Path(arguments.to), arguments.backend)
+        convert_collection(experiment, world, Path(arguments.to))
     return 0
 
 

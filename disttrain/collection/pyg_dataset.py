@@ -12,7 +12,6 @@ from torch_geometric.data import OnDiskDataset
 from ..config import ExperimentError
 from ..graph.landing import landing
 from .collated import Collated
-from .database import imported_rocksdict
 from .leaves import leaves
 from .objects import graphs_of
 
@@ -21,27 +20,22 @@ _BYTES_OF_PICKLE = 2500
 _AT_ONCE = 256
 
 
-def write_dataset(
-    collated: Collated, directory: Path, backend: str, say: Callable[[str], None] = lambda text: None
-) -> None:
+def write_dataset(collated: Collated, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
     """Write the graphs, as objects that torch pickles: `OnDiskDataset(directory)` then has them, in the same order.
 
     The folder appears when it is whole. Memory is that of some hundred graphs.
 
     Args:
-        backend: sqlite or rocksdb.
         say: is told how far it is, every so often.
 
     Raises:
         ExperimentError: the folder is there and not empty, cannot be written to, or the disk is full.
     """
-    if backend == "rocksdb":
-        imported_rocksdict()
     values = sum(leaf.values.nbytes for leaf in leaves(collated).values())
     num_bytes = values + _BYTES_OF_PICKLE * len(collated)
     with landing(directory, num_bytes, called="folder", contents="the graphs", setting="--to") as partial:
         try:
-            dataset = OnDiskDataset(str(partial), backend=backend, log=False)
+            dataset = OnDiskDataset(str(partial), log=False)
             for start in range(0, len(collated), _AT_ONCE):
                 ids = np.arange(start, min(start + _AT_ONCE, len(collated)))
                 # Clones, since torch saves all of the memory that a view is of.

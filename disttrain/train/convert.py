@@ -14,7 +14,7 @@ from .collections import prepare_collection
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def convert_collection(experiment: Experiment, world: World, directory: Path, backend: str) -> None:
+def convert_collection(experiment: Experiment, world: World, directory: Path) -> None:
     """Write the graphs as they are stored, before `data.transforms`; every rank calls it, the first one writes.
 
     Raises:
@@ -34,7 +34,7 @@ def convert_collection(experiment: Experiment, world: World, directory: Path, ba
             said = time.monotonic()
             print(f"[convert] {how_far}", flush=True)
 
-    world.lead(lambda: write_dataset(collated, directory, backend, say), "writing the graphs")
+    world.lead(lambda: write_dataset(collated, directory, say), "writing the graphs")
     if world.is_lead:
         print(
             f"{counted(len(collated), 'graph')} in {directory}: torch_geometric.data.OnDiskDataset({str(directory)!r})"

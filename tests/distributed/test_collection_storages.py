@@ -67,7 +67,7 @@ def test_the_loss_is_the_same_bit_for_bit(tmp_path: Path, ranks: int) -> None:
 def test_to_pyg_and_back(tmp_path: Path) -> None:
     for function in ("rings", "pairs", "named"):
         collated = collate(getattr(collections_of_graphs, function)(), "here")
-        write_dataset(collated, tmp_path / function, "sqlite")
+        write_dataset(collated, tmp_path / function)
         found = OnDiskDataset(str(tmp_path / function), log=False)
         assert len(found) == len(collated) and {path.name for path in (tmp_path / function).iterdir()} == {"processed"}
         assert content_digest(collate((found[n] for n in range(len(found))), "there")) == content_digest(collated)
@@ -75,7 +75,7 @@ def test_to_pyg_and_back(tmp_path: Path) -> None:
     with pytest.raises(
         ExperimentError, match="is not empty and would be overwritten; remove it, or name another, --to"
     ):
-        write_dataset(collate(collections_of_graphs.rings(), "here"), tmp_path / "rings", "sqlite")
+        write_dataset(collate(collections_of_graphs.rings(), "here"), tmp_path / "rings")
 
 
 def test_the_command_of_the_page(
