@@ -134,7 +134,7 @@ def another_label(graph: Data, odd: int = -1) -> Data:
     """Learn whether the graph is a ring; graph `odd` gets features of another type."""
     assert graph.x is not None and graph.edge_index is not None
     graph.z = int(graph.edge_index.size(1) == 2 * graph.x.size(0))
-    del graph.y
+    del graph.y  # pyright: ignore[reportAttributeAccessIssue]
     if int(graph.x[0, 1]) == odd:
         graph.x = graph.x.double()
     return graph
