@@ -32,7 +32,7 @@ from .ondisk import OnDisk
 from .ragged import Ragged, numbered, offsets_of
 from .sizes import sizes_of
 from .summary import read_summary
-from .wanted import ALL, refuse_unlike, source_of, value_of
+from .wanted import ALL, belongs, refuse_unlike, source_of, value_of
 
 _UNKNOWN = object()
 _OF_NODES = ("x", "x_cat", "pos", "batch")
@@ -360,7 +360,7 @@ class Graphs:
                 for name, column in store.columns.items()
                 if name not in _OF_EDGES
                 and _has_rows(column, store.num_nodes)
-                and not (name not in _OF_NODES and key is None and (store.num_nodes == 1).all())
+                and (key is not None or belongs(name, NODE_TYPE, _OF_NODES, store.num_nodes, self.known))
             )
             assert not isinstance(key, tuple)
             found[NODE_TYPE if key is None else key] = key, names
@@ -381,7 +381,7 @@ class Graphs:
                 for name, column in store.columns.items()
                 if name not in of_nodes
                 and _has_rows(column, counts)
-                and not (name not in _OF_EDGES and key is None and (counts == 1).all())
+                and (key is not None or belongs(name, EDGE_TYPE, _OF_EDGES, counts, self.known))
             )
             assert not isinstance(key, str)
             found[EDGE_TYPE if key is None else key] = key, names

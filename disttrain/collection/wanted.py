@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ..config import ExperimentError
+from ..config import EdgeType, ExperimentError
+from ..graph.schema import Schema
 from .collated import Store
 from .columns import Column, batch_and_ptr
 from .ragged import Ragged
@@ -35,6 +36,21 @@ def value_of(name: str, columns: Mapping[str, Column], at: np.ndarray) -> Any:
     source = source_of(name, columns)
     assert source is not None
     return batch_and_ptr(columns[source], at)[_FOLLOWED.index(name.removeprefix(source))]
+
+
+def belongs(name: str, owner: str | EdgeType, names: Collection[str], counts: np.ndarray, known: Schema | None) -> bool:
+    """Whether an attribute of homogeneous graphs with a row for each node (edge) is theirs: as it was in training; else
+    by its name, or unless it may as well be the graphs', which have one each.
+
+    Args:
+        names: of what is always theirs.
+        counts: of nodes (edges) in each graph.
+        known: the graphs of the training.
+    """
+    there = {} if known is None else {**known.nodes, **known.edges}
+    if owners := [other for other, its in there.items() if name in its.attributes]:
+        return owner in owners
+    return name in names or not (counts == 1).all()
 
 
 def refuse_unlike(store: Store, names: Iterable[str], counts: np.ndarray, ids: np.ndarray, each: str) -> None:

@@ -118,6 +118,25 @@ def test_indices_and_short_floats_of_the_graphs_are_those_of_pyg(tmp_path: Path)
         assert torch.equal(ours[name], theirs[name]) and ours[name].dtype == theirs[name].dtype, name
 
 
+def test_what_attributes_belong_to_is_as_in_training_where_sizes_do_not_tell(tmp_path: Path) -> None:
+    def made(n: int, m: int) -> Data:
+        return graph(n, [[0] * m, [0] * m], w=torch.ones(m), walks=torch.ones(n, 3), u=torch.ones(1, 2))
+
+    def owners(found: Graphs) -> dict[str, Any]:
+        schema = found.schema
+        return {
+            name: next(key for key, its in {**schema.nodes, **schema.edges}.items() if name in its.attributes)
+            for name in ("w", "walks", "u")
+        }
+
+    manifest: dict[str, Any] = {"stores": []}
+    training = Graphs(collate([made(2, 3), made(3, 5)], "here"), manifest)
+    expected = {"w": ("node", "edge", "node"), "walks": "node", "u": GRAPH}
+    assert owners(training) == expected
+    for n, m in ((1, 3), (4, 4), (4, 1), (1, 1)):
+        assert owners(Graphs(collate([made(n, m)], "here"), manifest, known=training.schema)) == expected, (n, m)
+
+
 def test_rules_of_the_users_own_are_not_lost_in_transforms(tmp_path: Path) -> None:
     expected = Batch.from_data_list([*moved()[:3]])
     same_batch(own(tmp_path, "moved").collated.batch(np.arange(3)), expected)
