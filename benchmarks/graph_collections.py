@@ -159,8 +159,7 @@ def measure_start(root: Path, repetitions: int) -> dict[str, Any]:
 
 def collated_bytes(root: Path) -> int:
     """All arrays of our collection, as they lie on the disk."""
-    (folder,) = (path for path in (root / "collections").iterdir() if path.is_dir())
-    return sum(file.stat().st_size for file in folder.rglob("*.npy"))
+    return sum(file.stat().st_size for file in (root / "collections").rglob("*.npy"))
 
 
 def is_there(root: Path, storage: str, transform: bool = False) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import IO, NamedTuple
 
 import psutil
 
+from .ports import free_port
 from .preloaded import Forked, Preloaded
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -36,12 +36,6 @@ def start_here(
     command: list[str], environment: dict[str, str], directory: Path, out: IO[bytes], err: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, cwd=directory, stdout=out, stderr=err, start_new_session=True)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def agent_command(

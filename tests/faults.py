@@ -20,7 +20,8 @@ from disttrain.graph.files import MANIFEST
 from disttrain.graph.verify import verify
 from disttrain.train.checkpoint import CheckpointDirectory
 
-from .agents import Ended, agent_command, free_port
+from .agents import Ended, agent_command
+from .ports import free_port
 from .preloaded import Preloaded
 
 TIMEOUT = 15.0

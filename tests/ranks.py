@@ -6,20 +6,15 @@ import multiprocessing as mp
 import os
 import pickle
 import queue
-import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from disttrain.world import World
 
+from .ports import free_port
+
 _MOST_SECONDS = 300
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _rank(fn: Any, rank: int, size: int, machines: int, port: int, timeout: float, args: tuple, results: Any) -> None:
@@ -60,7 +55,7 @@ def exit_codes(fn: Callable[..., Any], size: int, *args: Any, timeout: float = 2
     """
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["tests.warm"])
-    port, results = _free_port(), context.Queue()
+    port, results = free_port(), context.Queue()
     processes = [
         context.Process(target=_rank, args=(fn, rank, size, size, port, timeout, args, results), daemon=True)
         for rank in range(size)
@@ -89,7 +84,7 @@ def run_ranks(
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["tests.warm"])
     results = context.Queue()
-    port = _free_port()
+    port = free_port()
     processes = [
         context.Process(target=_rank, args=(fn, rank, size, machines or size, port, timeout, args, results))
         for rank in range(size)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ..agents import agent_command, free_port
+from ..agents import agent_command
 from ..fault_table import DISKS
 from ..faults import Fault, ended_cleanly, goes_on, lay_out, run_commands, run_job
+from ..ports import free_port
 from ..preloaded import Preloaded
 from ..saboteur import fill
 

@@ -17,9 +17,10 @@ import pytest
 
 from disttrain.train.checkpoint import CheckpointDirectory
 
-from ..agents import agent_command, free_port
+from ..agents import agent_command
 from ..fault_table import ALONE, DAMAGES, FORBIDDEN, Damage
 from ..faults import Fault, Job, ended_cleanly, lay_out, nothing_torn, run_commands, run_job
+from ..ports import free_port
 from ..preloaded import Preloaded
 
 NOBODY = 65534

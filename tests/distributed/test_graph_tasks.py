@@ -33,7 +33,8 @@ def settings(directory: str, name: str, which: str, ranks: int, *more: str) -> E
             f"data.root={directory}/data/tu", f"run_dir={directory}/runs/{name}",
             f"sampling.batch_size={size // ranks}",
             "model.dropout=0", "model.head_dropout=0", "train.epochs=2", "train.log_every=1", "train.threads=1",
-            "train.early_stop=null", "train.best_metric=accuracy", "train.optimizer=sgd", "train.momentum=0",
+            "train.early_stop=null", "train.scheduler.kind=constant", "train.best_metric=accuracy",
+            "train.optimizer=sgd", "train.momentum=0",
             "train.lr=0.001", *more,
         ],
     )  # fmt: skip

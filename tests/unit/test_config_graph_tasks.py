@@ -39,7 +39,8 @@ def test_what_is_about_nodes_does_not_go_with_a_task_about_graphs() -> None:
     assert paths == ["data.split", "evaluate.method", "model.kind", "train.best_metric"]
     text = "\n".join(found)
     assert "rgcn is about nodes, and task.kind is graph_classification; choose gin, gine, gcn," in text
-    assert "expected one of ratio, stratified, folds, files where task.kind is graph_classification, got masks" in text
+    splits = "ratio, stratified, folds, files, function"
+    assert f"expected one of {splits} where task.kind is graph_classification, got masks" in text
     generated = GRAPHS.replace(
         "source: pyg, dataset: TUDataset, root: data, args: {name: MUTAG}", "source: file, path: a"
     )

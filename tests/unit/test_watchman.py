@@ -34,7 +34,7 @@ arguments = [str(rank.pid), str(os.getpid()), "0", str(page), "rank 0 on here"]
 guard = subprocess.Popen([sys.executable, "-I", "-S", "guard.py", *arguments], stdin=reading, pass_fds=[page])
 os.close(reading)
 print(guard.pid, flush=True)
-while time.monotonic() - since < 14:
+while time.monotonic() - since < 24:
     time.sleep(0.1)  # it looks after its rank
     guard.poll()
     if rank.poll() is not None and how == "starts another":
