@@ -23,8 +23,8 @@ SIZES = {"mutag": (188, 17), "proteins": (1113, 100)}
 
 def settings(directory: str, name: str, which: str, ranks: int, *more: str) -> Experiment:
     """An experiment of `configs/`, short, without dropout, whose draws differ from rank to rank, and with small steps:
-    Adam makes whole ones of gradients that are nothing but rounding, and batch norms divide by the spread of columns
-    that hardly have any."""
+    Adam makes whole ones of gradients that are nothing but rounding. With norms of rows: batch norms (`small` has some)
+    divide by the spread of columns, and of molecules many hardly have any, so that rounding grows from step to step."""
     path = CONFIGS / f"tu_{which}.yaml"
     size = read_experiment(path).sampling.batch_size
     return read_experiment(
@@ -32,7 +32,8 @@ def settings(directory: str, name: str, which: str, ranks: int, *more: str) -> E
         [
             f"data.root={directory}/data/tu", f"run_dir={directory}/runs/{name}",
             f"sampling.batch_size={size // ranks}",
-            "model.dropout=0", "model.head_dropout=0", "train.epochs=2", "train.log_every=1", "train.threads=1",
+            "model.norm=layer", "model.dropout=0", "model.head_dropout=0",
+            "train.epochs=2", "train.log_every=1", "train.threads=1",
             "train.early_stop=null", "train.scheduler.kind=constant", "train.best_metric=accuracy",
             "train.optimizer=sgd", "train.momentum=0",
             "train.lr=0.001", *more,
