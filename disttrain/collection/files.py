@@ -6,10 +6,8 @@ The files may grow (see `growing.py`): what a manifest says stays true of their 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import fields
@@ -19,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..config import ExperimentError
-from ..graph.files import MANIFEST, is_sealed, write_manifest
+from ..graph.files import MANIFEST, is_sealed, write_manifest, wrong_sizes
 from ..graph.landing import AlreadyThereError, landing
 from .appending import Appending, key_of
 from .collated import Collated, Key, Store
@@ -124,18 +122,7 @@ def read_manifest(directory: Path, name: str = MANIFEST) -> dict[str, Any]:
 def too_short(directory: Path, manifest: dict[str, Any]) -> dict[str, str]:
     """The files that are missing or lack some of what the manifest says, and what is wrong with them. They may be
     longer: an `extend` is at work, or was killed."""
-    problems = {}
-    for name, entry in manifest["files"].items():
-        try:
-            size = (directory / name).stat().st_size
-            if not os.access(directory / name, os.R_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except OSError as error:
-            problems[name] = f"{name} cannot be read ({error.strerror})"
-            continue
-        if size < entry["bytes"]:
-            problems[name] = f"{name} has {size} bytes, expected {entry['bytes']}"
-    return problems
+    return wrong_sizes(directory, manifest, growing=True)
 
 
 def open_collection(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.blocks import row_blocks
+from ..graph.files import sync
 
 SEGMENT_BYTES = 1 << 28
 """About as long is what has a checksum of its own."""
@@ -183,11 +184,3 @@ def _rows_of(start: bytes) -> int | None:
     _, _, after = start.partition(b"'shape': (")
     digits = after.partition(b",")[0]
     return int(digits) if digits.isdigit() else None
-
-
-def sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

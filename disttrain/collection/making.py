@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..config import ExperimentError
-from ..graph.files import MANIFEST, is_sealed, write_manifest
+from ..graph.files import MANIFEST, is_sealed, sync, write_manifest
 from .appending import Appending
 from .collated import Collated, Gatherer, Key, left_out_lines
 from .edges import refuse_wrong_edges
 from .files import content_digest, manifest_of
-from .growing import sync
 
 GRAPHS = 2048
 BYTES = 1 << 24

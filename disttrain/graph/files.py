@@ -73,6 +73,15 @@ def write_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Ite
     return digest.entry()
 
 
+def sync(path: Path) -> None:
+    """Have the disk take what a file holds, or which entries a directory has."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """Land `manifest.json`; the directory is complete from then on. Its last line is a checksum of those before."""
     temporary = directory / f"{MANIFEST}.partial"
@@ -135,8 +144,12 @@ def parse_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def wrong_sizes(directory: Path, manifest: dict[str, Any]) -> dict[str, str]:
-    """The files that are missing or not of the size that the manifest says, and what is wrong with them."""
+def wrong_sizes(directory: Path, manifest: dict[str, Any], growing: bool = False) -> dict[str, str]:
+    """The files that are missing or not of the size that the manifest says, and what is wrong with them.
+
+    Args:
+        growing: they may be longer than that.
+    """
     problems = {}
     for name, entry in manifest["files"].items():
         try:
@@ -146,6 +159,6 @@ def wrong_sizes(directory: Path, manifest: dict[str, Any]) -> dict[str, str]:
         except OSError as error:
             problems[name] = f"{name} cannot be read ({error.strerror})"
             continue
-        if size != entry["bytes"]:
+        if size < entry["bytes"] or (size > entry["bytes"] and not growing):
             problems[name] = f"{name} has {size} bytes, expected {entry['bytes']}"
     return problems

@@ -29,6 +29,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..config import ExperimentError
+from ..graph.files import sync
 from ..report.files import disk_refusal, explaining
 from ..world import World
 
@@ -93,7 +94,7 @@ class CheckpointDirectory:
                     shutil.rmtree(aside, ignore_errors=True)
                 else:
                     os.replace(temporary, target)
-                _sync_directory(self.directory)
+                sync(self.directory)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -244,7 +245,7 @@ def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
         json.dump({**manifest, "manifest": _own_digest(manifest)}, stream, indent=1)
         stream.flush()
         os.fsync(stream.fileno())
-    _sync_directory(file.parent)
+    sync(file.parent)
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
@@ -258,14 +259,6 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     if manifest["format"] != _FORMAT:
         raise TornCheckpoint(f"{file} has format {manifest['format']}, this version reads {_FORMAT}")
     return manifest
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class _SafeUnpickler(pickle.Unpickler):
