@@ -7,7 +7,8 @@ import os
 import sqlite3
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -49,56 +50,67 @@ class Sqlite:
 
     def __init__(self, path: Path, num_columns: int | None = None) -> None:
         self.path, self._writes = path, num_columns is not None
-        self._own = threading.local()
+        self._begin()
         if num_columns is not None:
             columns = "".join(f", COL_{number} BLOB NOT NULL" for number in range(num_columns))
-            with self._connection() as connection:
+            with self._connection() as connection, connection:
                 connection.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY{columns})")
+
+    def _begin(self) -> None:
+        self._idle: dict[int, list[sqlite3.Connection]] = {}
+        """By process: that of another one must not be used, nor closed. Without a lock, which a fork might catch."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path, self._writes, self._own = state["path"], False, threading.local()
+        self.path, self._writes = state["path"], False
+        self._begin()
 
-    def _connection(self) -> sqlite3.Connection:
-        held = getattr(self._own, "held", None)
-        if held is None or held[0] != os.getpid():  # that of another process must not be used, nor closed
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """One that no other thread uses meanwhile. They outlive the threads of an epoch: opening new ones for those of
+        the next would take memory in places that malloc does not find again."""
+        idle = self._idle.setdefault(os.getpid(), [])
+        try:
+            own = idle.pop()
+        except IndexError:
             mode = "rwc" if self._writes else "ro"
             address = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
-            self._own.held = held = os.getpid(), sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS)
-        return held[1]
+            own = sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS, check_same_thread=False)
+        try:
+            yield own
+        finally:
+            idle.append(own)
 
     def read(self, ids: Sequence[int], columns: Sequence[int]) -> dict[int, Row]:
-        connection = self._connection()
         chosen = ", ".join(["id", *(f"COL_{number}" for number in columns)])
         found: dict[int, Row] = {}
-        for start in range(0, len(ids), _AT_ONCE):
-            asked = ids[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(asked))
-            for row in connection.execute(f"SELECT {chosen} FROM {TABLE} WHERE id IN ({marks})", asked):
-                found[row[0]] = row[1:]
+        with self._connection() as connection:
+            for start in range(0, len(ids), _AT_ONCE):
+                asked = ids[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(asked))
+                for row in connection.execute(f"SELECT {chosen} FROM {TABLE} WHERE id IN ({marks})", asked):
+                    found[row[0]] = row[1:]
         return found
 
     def write(self, first: int, rows: Sequence[Row]) -> None:
-        connection = self._connection()
         marks = ",".join("?" * (1 + len(rows[0])))
-        with connection:
+        with self._connection() as connection, connection:
             connection.executemany(
                 f"INSERT INTO {TABLE} VALUES ({marks})", ((first + n, *row) for n, row in enumerate(rows))
             )
 
     def count(self) -> int:
-        count, last = self._connection().execute(f"SELECT COUNT(*), MAX(id) FROM {TABLE}").fetchone()
+        with self._connection() as connection:
+            count, last = connection.execute(f"SELECT COUNT(*), MAX(id) FROM {TABLE}").fetchone()
         if count and count != last + 1:
             raise sqlite3.DatabaseError(f"{count} rows, the last of which is number {last}")
         return count
 
     def close(self) -> None:
-        held = getattr(self._own, "held", None)
-        if held is not None and held[0] == os.getpid():
-            held[1].close()
-        self._own = threading.local()
+        for connection in self._idle.pop(os.getpid(), []):
+            connection.close()
 
 
 class Rocks:

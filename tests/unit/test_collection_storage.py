@@ -282,6 +282,35 @@ def test_threads_and_processes_have_connections_of_their_own(tmp_path: Path) -> 
             assert pool.apply(total, (access,)) == float(collated.batch(ids).x.sum())
 
 
+def test_the_threads_of_an_epoch_take_over_the_connections_of_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collated = many(tmp_path / "it", 30)
+    on_disk(tmp_path / "it", collated)
+    made: list[str] = []
+    connect: Any = sqlite3.connect
+
+    def counted(address: str, **how: Any) -> Any:
+        made.append(address)
+        return connect(address, **how)
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    access, both = on_disk(tmp_path / "it", collated), threading.Barrier(2)
+
+    def read() -> None:
+        both.wait(60)
+        for _ in range(20):
+            access.pick(np.arange(30))
+
+    for _ in range(5):
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert 1 <= len(made) <= 2
+
+
 def total(access: OnDisk) -> float:
     ids = np.arange(30)
     return float(access.pick(ids)[0].batch(ids).x.sum())
