@@ -23,6 +23,16 @@ from .config.ignored import ignored_settings
 from .config.schema import schema_text
 from .config.yaml import dump_yaml
 from .environment import started_by_torchrun
+from .launch.command import (
+    experiment_arguments,
+    one_run,
+    point_argument,
+    run_status,
+    run_submit,
+    run_sweep,
+    status_arguments,
+    submit_arguments,
+)
 from .refusal import Leave, refuse_differences, say_once
 
 if TYPE_CHECKING:
@@ -81,27 +91,21 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     return parser, of_command
 
 
-def _experiment_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("experiment", metavar="EXPERIMENT.yaml")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],  # without it, argparse says that they are required
-        metavar="key.path=value",
-        help="settings laid over the file: train.lr=0.01 sampling.fanout=[15,10] model.relations.a,to,b.conv=gat",
-    )
-
-
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
-    _experiment_arguments(parser)
+    experiment_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="resolve, check and print the plan; touch nothing")
     parser.add_argument(
         "--fresh", action="store_true", help="remove what an earlier run left in the run directory, and start anew"
     )
+    point_argument(parser)
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    with _joined(arguments) as (world, experiment):
+    if arguments.point is None and not started_by_torchrun():
+        experiment = read_experiment(arguments.experiment, arguments.overrides)
+        if experiment.sweep is not None:
+            return run_sweep(experiment, arguments)
+    with _joined(arguments, one_run(arguments.point)) as (world, experiment):
         from .train import job
 
         if arguments.dry_run:
@@ -110,6 +114,10 @@ def _train(arguments: argparse.Namespace) -> int:
                 print(dump_yaml(plain(experiment)) + "\n" + "\n".join(f"# {line}" for line in plan))
             return 0
         job.run(experiment, world, fresh=arguments.fresh)
+        if arguments.point is not None and world.is_lead:
+            from .launch.sweep import show_results
+
+            show_results(Path(experiment.directory).parent, quiet=True)
     return 0
 
 
@@ -191,7 +199,7 @@ def _read_run(path: str, overrides: list[str]) -> Experiment:
 
 
 def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
-    _experiment_arguments(parser)
+    experiment_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
     parser.add_argument(
         "--machines", type=int, metavar="N", help="to estimate memory for; default: launch.nodes, else 1"
@@ -218,7 +226,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _extend_arguments(parser: argparse.ArgumentParser) -> None:
-    _experiment_arguments(parser)
+    experiment_arguments(parser)
     parser.add_argument(
         "--function", required=True, metavar="PACKAGE.MODULE:NAME", help="returns the new graphs, as data.function does"
     )
@@ -251,7 +259,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _convert_arguments(parser: argparse.ArgumentParser) -> None:
-    _experiment_arguments(parser)
+    experiment_arguments(parser)
     parser.add_argument("--to", required=True, metavar="DIR", help="a folder that is not there yet, or empty")
 
 
@@ -270,7 +278,7 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Command] = {
     "train": Command("train a model (partition the graph first where needed)", _train, _train_arguments),
-    "partition": Command("partition the graph only", _partition, _experiment_arguments),
+    "partition": Command("partition the graph only", _partition, experiment_arguments),
     "extend": Command("add graphs to a collection that is stored, without rewriting it", _extend, _extend_arguments),
     "inspect": Command(
         "look at the graph or the graphs: sizes, labels, features, memory, and what is advised",
@@ -290,6 +298,8 @@ COMMANDS: dict[str, Command] = {
         _verify,
         lambda parser: parser.add_argument("directory", metavar="DIR") and None,
     ),
+    "submit": Command("start a job: under Slurm, in Docker, or on this machine", run_submit, submit_arguments),
+    "status": Command("say whether a run waits, runs, was stopped, failed or is done", run_status, status_arguments),
     "schema": Command("print the JSON Schema of the experiment file, for editors", _schema, lambda parser: None),
 }
 

@@ -46,6 +46,7 @@ from .graph_models import (
     PnaModel,
     SageModel,
 )
+from .launch import Container, Docker, Launch, Slurm
 from .layered import Inputs, Layered, Pooled
 from .model import (
     TAKE_EDGE_ATTR,
@@ -75,6 +76,7 @@ from .section import (
     edge_type_name,
     parse_edge_type,
 )
+from .sweep import Sweep
 from .task import (
     ClassificationMetric,
     GraphClassification,
@@ -87,7 +89,7 @@ from .task import (
     Task,
     task_conflicts,
 )
-from .train import Checkpoints, EarlyStop, Launch, Scheduler, Train
+from .train import Checkpoints, EarlyStop, Scheduler, Train
 
 __all__ = [
     "TAKE_EDGE_ATTR",
@@ -97,11 +99,13 @@ __all__ = [
     "Aggregation",
     "Checkpoints",
     "ClassificationMetric",
+    "Container",
     "Conv",
     "CsvFormat",
     "CustomModel",
     "Data",
     "DataSource",
+    "Docker",
     "DottedPath",
     "EarlyStop",
     "EdgeTable",
@@ -157,6 +161,7 @@ __all__ = [
     "Section",
     "Seed",
     "Share",
+    "Slurm",
     "Split",
     "SplitByColumn",
     "SplitByFiles",
@@ -166,6 +171,7 @@ __all__ = [
     "SplitByRatio",
     "SplitByTime",
     "SplitStratified",
+    "Sweep",
     "TableFeatures",
     "TablesData",
     "Task",

@@ -8,12 +8,14 @@ from pydantic import AfterValidator, model_validator
 
 from .data import DataSource
 from .evaluate import Evaluate
+from .launch import Launch
 from .model import Model
 from .partition import Partition
 from .sampling import Sampling, fanout_conflicts
 from .section import Section, Seed
+from .sweep import Sweep
 from .task import GraphTask, Task, task_conflicts
-from .train import Launch, Train
+from .train import Train
 
 
 def _folder(name: str) -> str:
@@ -39,6 +41,8 @@ class Experiment(Section):
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     launch: Launch = Launch()
+    sweep: Sweep | None = None
+    """Null: one run."""
 
     @model_validator(mode="after")
     def _fanout_matches_layers(self) -> Experiment:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable
 from pathlib import Path as FilePath
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
-from . import Experiment, ExperimentError, TablesData, fanout_conflicts, parse_edge_type, task_conflicts
-from .check import Kind, Mistake, check, choose, field_kind, is_section, kind_of, members, nearest, shown
+from . import Experiment, ExperimentError
+from .across import check_experiment, sound
+from .check import Kind, Mistake, choose, field_kind, is_section, kind_of, members, nearest, shown
+from .sweep import Point, Sweep, enumerate_points
 from .yaml import Path, YamlError, dump_yaml, leaves, parse_path, parse_yaml, path_text
 
 
@@ -27,17 +30,68 @@ def read_experiment(path: str | FilePath, overrides: Iterable[str] = ()) -> Expe
         ExperimentError: one message with all mistakes, each with its path, its line or override, what was expected and
             what came, and for misspelt words the nearest valid one.
     """
-    try:
-        text = FilePath(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ExperimentError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{path} cannot be read as UTF-8 text: {error}") from None
-    return parse_experiment(text, overrides, str(path))
+    return parse_experiment(_text_of(path), overrides, str(path))
 
 
 def parse_experiment(text: str, overrides: Iterable[str] = (), name: str = "the experiment") -> Experiment:
     """`read_experiment` for text that is at hand; `name` stands for the file in messages."""
+    return _parse(text, overrides, name)[0]
+
+
+def read_points(path: str | FilePath, overrides: Iterable[str] = ()) -> list[SweepPoint]:
+    """The runs of a sweep, each a whole experiment with a run directory of its own, in that of the sweep.
+
+    Args:
+        path, overrides: see `read_experiment`; what a point sets wins.
+
+    Raises:
+        ExperimentError: as there; or it has no `sweep`.
+    """
+    experiment, points = _parse(_text_of(path), overrides, str(path))
+    if experiment.sweep is None:
+        raise ExperimentError(f"{path} has no `sweep`, of which this could be a point")
+    return points
+
+
+def read_point(path: str | FilePath, overrides: Iterable[str], which: str) -> Experiment:
+    """One of them, by its name or its number from 0.
+
+    Raises:
+        ExperimentError: as `read_points`; or there is no such point.
+    """
+    points = read_points(path, overrides)
+    found = [point for point in points if which in (point.name, str(point.number))]
+    if not found:
+        names = [point.name for point in points]
+        close = nearest(which, names)
+        known = (
+            f"did you mean `{close}`?" if close else f"there are {', '.join(names[:10])}{', ...' * (len(names) > 10)}"
+        )
+        raise ExperimentError(
+            f"{path}: the sweep has no point {which!r}; {known} (or a number from 0 to {len(points) - 1})"
+        )
+    return found[0].experiment
+
+
+class SweepPoint(NamedTuple):
+    """One run of a sweep."""
+
+    number: int
+    name: str
+    settings: dict[Path, Any]
+    experiment: Experiment
+
+
+def _text_of(path: str | FilePath) -> str:
+    try:
+        return FilePath(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ExperimentError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} cannot be read as UTF-8 text: {error}") from None
+
+
+def _parse(text: str, overrides: Iterable[str], name: str) -> tuple[Experiment, list[SweepPoint]]:
     try:
         document = parse_yaml(text)
     except YamlError as error:
@@ -52,13 +106,40 @@ def parse_experiment(text: str, overrides: Iterable[str] = (), name: str = "the 
     for override in overrides:
         _apply(data, override, origins, mistakes)
 
-    checked = check(Kind(Experiment), data, (), mistakes)
-    mistakes.extend([*_fanout_mistakes(checked, mistakes), *_metric_mistakes(checked, mistakes)])
-    mistakes.extend([*_layerwise_mistakes(checked), *_task_mistakes(checked, mistakes)])
-    mistakes.extend(_node_type_mistakes(checked, mistakes))
+    checked = check_experiment(data, mistakes)
+    points = _points(data, checked, mistakes)
     if mistakes:
         raise ExperimentError(_message(name, mistakes, origins))
-    return Experiment.model_validate(checked)
+    experiment = Experiment.model_validate(checked)
+    return experiment, [
+        SweepPoint(number, point.name, point.settings, _of_point(experiment, settings, point.name))
+        for number, (point, settings) in enumerate(points)
+    ]
+
+
+def _points(data: dict[Any, Any], checked: Any, mistakes: list[Mistake]) -> list[tuple[Point, Any]]:
+    """The points of the sweep with their checked settings; what is wrong with them joins the other mistakes."""
+    if not isinstance(checked, dict) or checked.get("sweep") is None or not sound(mistakes, "sweep"):
+        return []
+    found, known = [], {(mistake.path, mistake.text) for mistake in mistakes}
+    for point in enumerate_points(Sweep.model_validate(checked["sweep"])):
+        settings = copy.deepcopy({key: value for key, value in data.items() if key != "sweep"})
+        wrong: list[Mistake] = []
+        for path, value in point.settings.items():
+            try:
+                _set(settings, path, copy.deepcopy(value))
+            except YamlError as error:
+                wrong.append(Mistake(path, str(error)))
+        found.append((point, check_experiment(settings, wrong)))
+        for mistake in wrong:
+            if mistake not in known:  # what is wrong with many points is said of the first one
+                known.add(mistake)
+                mistakes.append(Mistake(("sweep",), f"point {point.name}: {path_text(mistake.path)}: {mistake.text}"))
+    return found
+
+
+def _of_point(experiment: Experiment, settings: Any, name: str) -> Experiment:
+    return Experiment.model_validate({**settings, "sweep": None, "run_dir": f"{experiment.directory}/{name}"})
 
 
 def write_experiment(experiment: Experiment, path: str | FilePath) -> None:
@@ -122,104 +203,6 @@ def _origin(path: Path, origins: dict[Path, str]) -> str | None:
 def _order(path: Path, origins: dict[Path, str]) -> tuple[int, int]:
     origin = _origin(path, origins) or ""
     return (0, int(origin[5:])) if origin.startswith("line ") else (1, 0)
-
-
-def _sound(mistakes: list[Mistake], *path: str) -> bool:
-    """Whether nothing is wrong at a path, above or below it."""
-    return not any(m.path and (m.path[: len(path)] == path or path[: len(m.path)] == m.path) for m in mistakes)
-
-
-def _layerwise_mistakes(checked: Any) -> list[Mistake]:
-    """Layer-wise scores, against neighbours that depend on the seed."""
-    evaluate, sampling = (checked.get(key) or {} for key in ("evaluate", "sampling"))
-    if not isinstance(evaluate, dict) or not isinstance(sampling, dict) or sampling.get("time_attr") is None:
-        return []
-    text = (
-        "layerwise computes each node once, but with sampling.time_attr it depends on the seed which neighbours count; "
-        "set evaluate.method=sampled (with sampling.eval_fanout -1 for all of them)"
-    )
-    return [Mistake(("evaluate", "method"), text)] if evaluate.get("method") == "layerwise" else []
-
-
-def _node_type_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
-    """Node types that relations, foreign keys and the task name, against those of the tables."""
-    data, task = checked.get("data"), checked.get("task")
-    if not isinstance(data, dict) or data.get("source") != "tables" or not _sound(mistakes, "data"):
-        return []
-    tables = TablesData.model_validate(data)
-    named: list[tuple[Path, str]] = [
-        (("data", "edges", name), end) for name in tables.edges for end in parse_edge_type(name)[::2]
-    ]
-    for name, table in tables.nodes.items():
-        keys = table.references
-        named += [(("data", "nodes", name, "foreign_keys", relation), key.type) for relation, key in keys.items()]
-    if isinstance(task, dict) and isinstance(task.get("node_type"), str):
-        named.append((("task", "node_type"), task["node_type"]))
-    found = []
-    for path, node_type in named:
-        if node_type not in tables.nodes:
-            close = nearest(node_type, tables.nodes)
-            hint = f"did you mean `{close}`?" if close else f"there are {', '.join(tables.nodes)}"
-            found.append(Mistake(path, f"there is no node type {shown(node_type)} among data.nodes; {hint}"))
-    return found
-
-
-def _task_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
-    """What is about nodes beside a task about graphs, and the other way round."""
-    if not isinstance(checked, dict):
-        return []
-    kinds: dict[str, str | None] = {}
-    for name, path, default in (
-        ("task", ("task", "kind"), None),
-        ("model", ("model", "kind"), None),
-        ("source", ("data", "source"), None),
-        ("split", ("data", "split", "by"), "masks"),
-        ("evaluate", ("evaluate", "method"), None),
-    ):
-        value: Any = checked
-        for step in path:
-            value = value.get(step) if isinstance(value, dict) else None
-        kinds[name] = (value if isinstance(value, str) else default) if _sound(mistakes, *path) else None
-    return [Mistake(path, text) for path, text in task_conflicts(kinds).items()]
-
-
-def _metric_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
-    """Metrics that training is to go by, against those of the task."""
-    if not _sound(mistakes, "task") or not isinstance(checked.get("task"), dict):
-        return []
-    section = choose(field_kind(Experiment.model_fields["task"]), checked["task"])
-    assert section is not None, "the task is sound"
-    metrics = section.model_fields["metrics"]
-    names, known = checked["task"].get("metrics", metrics.default), get_args(get_args(metrics.annotation)[0])
-    found = []
-    for path in (("train", "best_metric"), ("train", "early_stop", "metric")):
-        value: Any = checked
-        for step in path:
-            value = value.get(step) if isinstance(value, dict) else None
-        if isinstance(value, str) and value not in (*names, "loss"):
-            close = None if value in known else nearest(value, (*names, "loss"))
-            hint = f"did you mean `{close}`?" if close else "add it to task.metrics"
-            found.append(Mistake(path, f"expected one of {', '.join((*names, 'loss'))}, got {shown(value)}; {hint}"))
-    return found
-
-
-def _fanout_mistakes(checked: Any, mistakes: list[Mistake]) -> list[Mistake]:
-    """Fanouts against layers, as far as both are sound, so that this is said along with everything else."""
-    model = checked.get("model")
-    sampling = checked.get("sampling") or {}
-    if not isinstance(model, dict) or not isinstance(sampling, dict) or not _sound(mistakes, "model", "layers"):
-        return []
-    section, task = choose(field_kind(Experiment.model_fields["model"]), model), checked.get("task")
-    if section is None or (isinstance(task, dict) and str(task.get("kind")).startswith("graph_")):
-        return []
-    layers = int(model.get("layers", section.model_fields["layers"].default))
-    defaults = Experiment.model_fields["sampling"].default
-    fanouts = {
-        key: sampling.get(key, getattr(defaults, key))
-        for key in ("fanout", "eval_fanout")
-        if _sound(mistakes, "sampling", key)
-    }
-    return [Mistake(("sampling", *path), text) for path, text in fanout_conflicts(layers, fanouts).items()]
 
 
 # Overrides: `key.path=value` laid over the plain values.

@@ -1,4 +1,4 @@
-"""The training loop: epochs, optimizer, precision, checkpoints, time limits; and the world it was sized for."""
+"""The training loop: epochs, optimizer, precision, checkpoints, time limits."""
 
 from __future__ import annotations
 
@@ -74,10 +74,3 @@ class Train(Section):
     OMP_NUM_THREADS)."""
     timeout: Annotated[float, Field(gt=0.0, le=1e7)] = 300.0
     """Seconds that one rank waits for another before the job ends with a message."""
-
-
-class Launch(Section):
-    """What the job was sized for; checked against the world that was really started. Null: whatever comes."""
-
-    nodes: PositiveInt | None = None
-    procs_per_node: PositiveInt | None = None

@@ -28,7 +28,8 @@ def world_conflicts(experiment: Experiment, world: World) -> list[str]:
     """Where the experiment does not fit the ranks and devices that were started."""
     launch, parts = experiment.launch, experiment.partition.parts
     found = []
-    if launch.nodes not in (None, world.num_machines):
+    least = launch.min_nodes or launch.nodes or 1
+    if launch.nodes is not None and not least <= world.num_machines <= launch.nodes:
         found.append(
             f"launch.nodes is {launch.nodes}, but {_started(world.num_machines)}; "
             f"start as many (--nnodes {launch.nodes}), or set launch.nodes={world.num_machines}"

@@ -15,7 +15,7 @@ from ..config.file import differences, plain
 from ..world import World
 
 MAY_CHANGE = (
-    "name", "run_dir", "launch", "data.storage", "data.store", "data.memory_limit",
+    "name", "run_dir", "launch", "sweep", "data.storage", "data.store", "data.memory_limit",
     "data.in_memory", "data.ondisk_backend", "data.cache", "data.first",
     "partition.dir", "partition.topology", "partition.distribute",
     "sampling.workers", "sampling.worker_kind", "sampling.start_method", "sampling.prefetch",

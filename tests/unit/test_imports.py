@@ -29,8 +29,9 @@ MAY_SEE: dict[str, set[str]] = {
     "train": _BELOW_TRAIN,
     "predict": _BELOW_TRAIN | {"train"},
     "inspect": _BELOW_TRAIN | {"train"},
-    "cli": _BELOW_TRAIN | {"train", "predict", "inspect"},
-    "__main__": _BELOW_TRAIN | {"train", "predict", "inspect", "cli"},
+    "launch": _CONFIG,
+    "cli": _BELOW_TRAIN | {"train", "predict", "inspect", "launch"},
+    "__main__": _BELOW_TRAIN | {"train", "predict", "inspect", "launch", "cli"},
 }
 """Part of the package -> the other parts that it may import; "" is the package itself."""
 
@@ -104,4 +105,13 @@ def test_nothing_uses_what_torch_geometric_has_given_up() -> None:
 
 def test_the_command_line_starts_without_torch() -> None:
     code = "import sys, disttrain.__main__; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_jobs_are_submitted_without_torch() -> None:
+    code = (
+        "import sys, pkgutil, importlib, disttrain.launch as it\n"
+        "for found in pkgutil.iter_modules(it.__path__, 'disttrain.launch.'): importlib.import_module(found.name)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,135 @@
+"""The points of a sweep one after another: a failing one does not stop the others, a finished one is not repeated."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..config import Experiment
+from ..config.counted import counted
+from ..config.file import SweepPoint
+from .note import read_note
+from .progress import read_progress
+from .results import note_sweep, read_sweep, results_table
+from .status import sweep_rows
+
+STOP = "STOP"
+_LOOK_SECONDS = 1.0
+_BY_SIGNAL = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_DEATH_SIGNAL = 1  # prctl
+
+
+def run_points(
+    experiment: Experiment, points: Sequence[SweepPoint], start: Callable[[SweepPoint], int], fresh: bool = False
+) -> int:
+    """Run all points that are not done, then print the table of results.
+
+    Args:
+        start: runs one to its end and returns its exit code. 0 without `DONE` in its run directory: it was asked to
+            stop, and then the sweep stops too; 130 and 143: so did Ctrl-C and SIGTERM.
+        fresh: also those that are done.
+
+    Returns:
+        0: all are done, or the sweep was asked to stop; 1: some have failed; 130 or 143.
+    """
+    directory = note_sweep(experiment, points)
+    code, failed = 0, []
+    for turn, point in enumerate(points):
+        run = Path(point.experiment.directory)
+        if not fresh and read_progress(run).done:
+            _say(f"{point.name} is done")
+            continue
+        _say(f"{point.name} ({turn + 1} of {len(points)}), in {run}")
+        with _passing_on_stop(directory, run):
+            code = start(point)
+        if code in _BY_SIGNAL:
+            break
+        if code == 0 and not read_progress(run).done:
+            _say("stopped; the same command goes on from here")
+            break
+        if code != 0:
+            failed.append(point.name)
+            _say(f"{point.name} failed with exit code {code}")
+    show_results(directory)
+    if failed:
+        _say(f"{counted(len(failed), 'point')} failed: {', '.join(failed)}")
+    return code if code in _BY_SIGNAL else 1 if failed else 0
+
+
+@contextmanager
+def _passing_on_stop(sweep: Path, run: Path) -> Iterator[None]:
+    """While a point runs, the file STOP in the sweep's directory is one for it."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            if (sweep / STOP).exists():
+                run.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):
+                    os.replace(sweep / STOP, run / STOP)
+
+    thread = threading.Thread(target=look, name="STOP", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def show_results(directory: Path, quiet: bool = False) -> None:
+    """Write `results.csv` of a sweep anew, and print it as a table."""
+    sweep = read_sweep(directory)
+    if sweep is None:
+        return
+    rows = sweep_rows(directory, sweep, read_note(directory), {})
+    if not quiet:
+        results_table(directory, sweep, rows)
+
+
+def run_here(path: str, overrides: Sequence[str], point: SweepPoint, fresh: bool) -> int:
+    """One point as a process of its own: whatever it does, the next one begins with nothing of it. What ends this
+    process ends that one: SIGTERM and Ctrl-C are passed on, once."""
+    command = [
+        sys.executable,
+        "-m",
+        "disttrain",
+        path,
+        *overrides,
+        "--point",
+        point.name,
+        *(["--fresh"] if fresh else []),
+    ]
+    child = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent)
+    came = 0
+
+    def pass_on(number: int, frame: object) -> None:
+        nonlocal came
+        came = number
+        child.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came == signal.SIGINT or (came and code != 0):
+        return 128 + came
+    return code if code >= 0 else 128 - code
+
+
+def _die_with_parent() -> None:
+    with suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _say(text: str) -> None:
+    print(f"sweep: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,326 @@
+"""Scripts for Slurm: against golden files, through bash, and executed with an srun that only stands in for it.
+
+`python -m tests.unit.test_launch_slurm` writes the golden files anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from disttrain import cli
+from disttrain.config import Experiment, ExperimentError
+from disttrain.config.file import parse_experiment
+from disttrain.config.launch import slurm_seconds
+from disttrain.launch.slurm_script import render
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDEN = Path(__file__).parent / "golden"
+
+EXPERIMENT = """\
+data:
+  source: generated
+  nodes: {paper: {num_nodes: 60, features: 6}}
+  edges: {"paper,cites,paper": {num_edges: 100}}
+  num_classes: 3
+task: {kind: node_classification}
+model: {kind: hetero_conv, hidden: 8}
+sampling: {fanout: [2, 2]}
+"""
+
+EVERYTHING = """
+  nodes: 2
+  procs_per_node: 4
+  max_restarts: 2
+  interface: ib0
+  port: 29400
+  python: /opt/env/bin/python
+  env: {NCCL_DEBUG: WARN, WORDS: "it's $HOME and \\"quoted\\""}
+  setup: [module purge, 'source "$HOME/my env/bin/activate"']
+  slurm:
+    partition: gpu,big
+    account: physics
+    qos: high
+    constraint: a100&nvlink
+    time: 2-12:00:00
+    gpus: a100:4
+    cpus: 32
+    memory: 200G
+    dependency: afterok:1234
+    grace: 300
+    requeues: 5
+    lines: [--exclusive, --mail-type=END]
+    srun: [--cpu-bind=none]
+"""
+
+ODD = """it's a "run" 100% $HOME `x` \u00e9; #1"""
+
+
+def experiment(more: str = "", *overrides: str) -> Experiment:
+    return parse_experiment(EXPERIMENT + more, overrides)
+
+
+SCRIPTS: dict[str, Callable[[], str]] = {
+    "everything": lambda: render(experiment("launch:" + EVERYTHING), "configs/all.yaml", ["train.lr=0.1"]),
+    "apptainer": lambda: render(
+        experiment(
+            "launch: {slurm: {gpus: 2, container: {image: images/my train.sif, mounts: ['/data:/data:ro', '/a b:/c'], "
+            "options: [--cleanenv]}}}"
+        ),
+        "experiment.yaml",
+    ),
+    "pyxis": lambda: render(
+        experiment("launch: {slurm: {container: {runtime: pyxis, image: 'nvcr.io#nvidia/pyg', mounts: ['/d:/d']}}}"),
+        "experiment.yaml",
+    ),
+    "elastic": lambda: render(experiment("launch: {nodes: 8, min_nodes: 2}"), "experiment.yaml"),
+    "odd": lambda: render(
+        experiment("", "name=it's \"odd\" $x %", f"run_dir={json.dumps(f'{ODD}/run')}"),
+        f"{ODD}/my.yaml",
+        [f"data.args={{a: '{ODD}'}}", "model.relations.\"a,b,c\".conv=gat", "", "a\\b"],
+        fresh=True,
+    ),
+    "sweep": lambda: render(
+        experiment("launch: {slurm: {at_once: 2}}", "run_dir=runs/it's"),
+        "sweep.yaml",
+        points={0: "seed=0", 1: "seed=1", 2: "seed=2", 5: "it's"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_is_the_golden_one(name: str) -> None:
+    assert SCRIPTS[name]() == (GOLDEN / f"slurm_{name}.sbatch").read_text(encoding="utf-8")
+
+
+def test_the_template_is_what_an_experiment_without_settings_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = (REPOSITORY / "launch" / "slurm.sbatch").read_text(encoding="utf-8")
+    assert render(experiment(), "experiment.yaml") == template
+    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["submit", "slurm", "experiment.yaml", "--dry-run"]) == 0
+    assert capsys.readouterr().out == template
+    assert [entry.name for entry in tmp_path.iterdir()] == ["experiment.yaml"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bash_can_read_it(name: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=SCRIPTS[name]().encode(), capture_output=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+class Ran(NamedTuple):
+    code: int
+    err: str
+    ranks: list[list[str]]
+    """What each torchrun was given."""
+    requeued: list[str]
+
+
+class Stage:
+    """A folder with programs that stand in for Slurm's: `srun` runs its command for each of two nodes, python notes
+    its arguments and does what it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.program("scontrol", '[ "$1" = requeue ] && echo "$2" >>"$STAGE/requeued" || printf "node1\\nnode2\\n"')
+        self.program(
+            "srun",
+            """\
+until [ "$1" = bash ] || [ "$1" = apptainer ]; do shift; done; code=0
+for i in 0 1; do SLURM_NODEID=$i SLURMD_NODENAME=node$((i + 1)) "$@" || code=$?; done; exit $code""",
+        )
+        self.program("apptainer", 'until [ "$1" = bash ]; do shift; done; exec "$@"')
+        self.program("python", 'printf "%s\\0" "$@" >>"$STAGE/said"; printf "\\1\\0" >>"$STAGE/said"; eval "$DOES"')
+
+    def program(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def run(self, script: str, *arguments: str, does: str = "", **environment: str) -> Ran:
+        for name in ("said", "requeued"):
+            (self.folder / name).unlink(missing_ok=True)
+        (self.folder / "script").write_text(script)
+        slurm = {"SLURM_JOB_ID": "41234", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+        path = f"{self.bin}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "script", *arguments],
+            cwd=self.folder,
+            env={"PATH": path, "HOME": "/h", "STAGE": str(self.folder), "DOES": does, **slurm, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        said = (self.folder / "said").read_bytes().decode() if (self.folder / "said").exists() else ""
+        ranks = [part.split("\0")[:-1] for part in said.split("\1\0")[:-1]]
+        requeued = (self.folder / "requeued").read_text().split() if (self.folder / "requeued").exists() else []
+        return Ran(done.returncode, done.stderr, ranks, requeued)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_each_node_gets_the_torchrun_that_it_should(stage: Stage) -> None:
+    ran = stage.run(SCRIPTS["elastic"](), "train.lr=0.1")
+    first, second = ran.ranks
+    assert first == [
+        *("-m", "torch.distributed.run", "--nnodes=2:2", "--nproc-per-node=1", "--max-restarts=0"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=node1:{10000 + 41234 % 20000}", "--rdzv-id=41234-0"),
+        *("--rdzv-conf=is_host=1,join_timeout=600,last_call_timeout=5", "--local-addr=node1"),
+        *("-m", "disttrain", "experiment.yaml", "train.lr=0.1", "run_dir=runs/experiment"),
+    ]
+    assert second == [
+        {"--local-addr=node1": "--local-addr=node2"}.get(word, word.replace("is_host=1", "is_host=0")) for word in first
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_arguments_arrive_byte_for_byte(stage: Stage, count: int) -> None:
+    """Whatever quotes and spaces: the words are those that the ranks would have been given by hand."""
+    ran = stage.run(SCRIPTS["odd"](), SLURM_RESTART_COUNT=str(count))
+    assert ran.code == 0, ran.err
+    for words in ran.ranks:
+        own = words[words.index("disttrain") + 1 :]
+        assert own == [
+            f"{ODD}/my.yaml", f"data.args={{a: '{ODD}'}}", 'model.relations."a,b,c".conv=gat', "", "a\\b",
+            f"run_dir={json.dumps(f'{ODD}/run', ensure_ascii=False)}", *(["--fresh"] if count == 0 else []),
+        ]  # fmt: skip
+    assert (stage.folder / ODD / "run").is_dir()
+    assert parse_experiment(EXPERIMENT, [own[-2 if count == 0 else -1]]).directory == f"{ODD}/run"
+
+
+def test_the_environment_arrives(stage: Stage) -> None:
+    stage.program("module", "true")
+    script = SCRIPTS["everything"]().replace("/opt/env/bin/python", str(stage.bin / "python"))
+    script = script.replace('source "$HOME/my env/bin/activate"', "export ACTIVE='by \"setup\"'")
+    ran = stage.run(script, does='printf "%s|" "$WORDS" "$ACTIVE" "$GLOO_SOCKET_IFNAME" >"$STAGE/environment"')
+    assert ran.code == 0, ran.err
+    assert (stage.folder / "environment").read_text() == 'it\'s $HOME and "quoted"|by "setup"|ib0|'
+    assert "--rdzv-endpoint=node1:29400" in ran.ranks[0]
+    assert "--nproc-per-node=4" in ran.ranks[0]
+
+
+def test_a_container_gets_the_folder_and_the_arguments(stage: Stage) -> None:
+    stage.program(
+        "apptainer", 'printf "%s\\n" "$@" >"$STAGE/apptainer"; until [ "$1" = bash ]; do shift; done; exec "$@"'
+    )
+    ran = stage.run(SCRIPTS["apptainer"]())
+    assert ran.code == 0, ran.err
+    words = (stage.folder / "apptainer").read_text().splitlines()
+    here = str(stage.folder)
+    assert words[: words.index("bash")] == [
+        *("exec", "--nv", "--bind", here, "--bind", "/data:/data:ro", "--bind", "/a b:/c", "--pwd", here),
+        *("--cleanenv", "images/my train.sif"),
+    ]
+    assert ran.ranks[1][-2:] == ["experiment.yaml", "run_dir=runs/experiment"]
+
+
+def test_each_task_of_an_array_is_its_point(stage: Stage) -> None:
+    for task, name in ((1, "seed=1"), (5, "it's")):
+        ran = stage.run(SCRIPTS["sweep"](), SLURM_ARRAY_TASK_ID=str(task))
+        assert ran.ranks[0][-4:] == ["sweep.yaml", "run_dir=runs/it's", "--point", name]
+        assert (stage.folder / "runs" / "it's" / name).is_dir()
+
+
+DONE = "touch runs/experiment/DONE"
+FURTHER = "mkdir -p runs/experiment/checkpoints/step-7"
+
+
+@pytest.mark.parametrize(
+    ("does", "count", "code", "requeued", "says"),
+    [
+        (DONE, 0, 0, False, ""),
+        ("exit 2", 0, 2, False, "it would fail again"),
+        ("exit 1", 0, 1, False, "it would fail again"),
+        (f"{FURTHER}; exit 1", 3, 0, True, "had got further than before; requeued (4 of at most 20 times)"),
+        (f"{FURTHER}; exit 1", 20, 1, False, "not requeued, that has been done 20 times"),
+        ("true", 0, 0, False, "stopped by hand"),
+        ("signal USR1", 0, 0, True, "stopped before the run was over; requeued (1 of at most 20 times)"),
+        ("signal USR1", 20, 1, False, "not requeued"),
+        ("signal TERM", 0, 0, False, "ended by SIGTERM"),
+        ("signal USR1; exit 1", 0, 1, False, "it would fail again"),
+        (f"signal USR1; {DONE}", 0, 0, False, ""),
+        ("signal USR1; signal USR1", 0, 0, True, "requeued (1 of"),
+    ],
+)
+def test_what_is_requeued(stage: Stage, does: str, count: int, code: int, requeued: bool, says: str) -> None:
+    """The batch shell gets the signal, the ranks get the file; what then happens depends on how they end."""
+    signal = (
+        'signal() { [ "$SLURM_NODEID" = 0 ] || return 0; kill -s "$1" "$(cat "$STAGE/batch")"\n'
+        "while [ ! -e runs/experiment/STOP ]; do sleep 0.02; done; rm runs/experiment/STOP; }\n"
+    )
+    script = render(experiment(), "experiment.yaml").replace("#!/bin/bash", '#!/bin/bash\necho $$ >"$STAGE/batch"')
+    ran = stage.run(script, does=signal + does, SLURM_RESTART_COUNT=str(count))
+    assert (ran.code, ran.requeued) == (code, ["41234"] if requeued else []), ran.err
+    assert says in ran.err
+    assert len(ran.ranks) == 2
+
+
+def test_a_missing_interpreter_is_said(stage: Stage) -> None:
+    ran = stage.run(render(experiment("launch: {python: no-such-python}"), "experiment.yaml"))
+    assert (ran.code, ran.ranks) == (2, [])
+    assert "no no-such-python on" in ran.err
+
+
+def test_names_that_slurm_cannot_write_to_are_refused() -> None:
+    with pytest.raises(ExperimentError, match="backslashes"):
+        render(experiment("", r"run_dir='a\b'"), "experiment.yaml")
+    with pytest.raises(ExperimentError, match="control characters"):
+        render(experiment(), "a\nb.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (90, 5400),
+        ("90", 5400),
+        ("1:30:00", 5400),
+        ("2-12", 216000),
+        ("1-0:30", 88200),
+        ("0:1:30", 90),
+        ("UNLIMITED", None),
+    ],
+)
+def test_time_limits(text: int | str, seconds: float | None) -> None:
+    assert slurm_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("launch.slurm.time=1:30", "1 minutes and 30 seconds to Slurm; write 1:30:00"),
+        ("launch.slurm.time=soon", "expected minutes"),
+        ("launch.slurm.time=1", "would be stopped at once"),
+        ("launch.slurm.lines=[--time=3]", "--time is decided by launch.slurm.time"),
+        ("launch.slurm.lines=[mail]", "expected an option of sbatch"),
+        ("launch.slurm.partition=a b", "expected a name without spaces"),
+        ("launch.slurm.gpus=a100", "a type and a number"),
+        ("launch.slurm.memory=64 GB", "a size as Slurm has it"),
+        ("launch.env={A B: c}", "the name of an environment variable"),
+        ("launch.min_nodes=2", "needs nodes"),
+        ("launch.slurm.container={}", "is missing"),
+    ],
+)
+def test_settings_that_slurm_would_refuse_or_mistake(setting: str, says: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        experiment("", setting)
+    assert says in str(caught.value)
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for each, script in SCRIPTS.items():
+        (GOLDEN / f"slurm_{each}.sbatch").write_text(script(), encoding="utf-8")
+    (REPOSITORY / "launch" / "slurm.sbatch").write_text(render(experiment(), "experiment.yaml"), encoding="utf-8")
