@@ -30,16 +30,22 @@ class JobState(NamedTuple):
         return self.state in _RUNNING
 
 
-def job_states(job: str) -> dict[int | None, JobState]:
-    """By the number of the task in its array; a job that is none has the one of None. Empty: Slurm does not answer, or
-    has forgotten it, as it does minutes after the end."""
+FORGOTTEN = JobState("", "Slurm has forgotten it")
+"""As it does minutes after the end."""
+
+
+def job_states(job: str) -> dict[int | None, JobState] | None:
+    """By the number of the task in its array; a job that is none has the one of None. What Slurm has forgotten is
+    missing. None: Slurm does not answer."""
     try:
         done = subprocess.run(
             ["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True, timeout=SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return parse_jobs(done.stdout) if done.returncode == 0 else {}
+        return None
+    if done.returncode != 0:
+        return {} if "Invalid job id" in done.stderr else None
+    return parse_jobs(done.stdout)
 
 
 def parse_jobs(text: str) -> dict[int | None, JobState]:
@@ -71,7 +77,7 @@ def refuse_second(job: str, directory: str) -> None:
     """Raises:
     ExperimentError: an earlier job of the same run directory waits or runs.
     """
-    alive = [state for state in job_states(job).values() if state.waits or state.runs]
+    alive = [state for state in (job_states(job) or {}).values() if state.waits or state.runs]
     if alive:
         raise ExperimentError(
             f"job {job} of the run directory {directory} is {alive[0].state}: end it with `scancel {job}`, or give "

@@ -22,6 +22,7 @@ from ..config.yaml import parse_path, path_text
 
 SWEEP = "sweep.json"
 RESULTS = "results.csv"
+FAILURES = "failed.json"
 
 _LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "mape")
 
@@ -46,6 +47,19 @@ def read_sweep(directory: Path) -> dict[str, Any] | None:
         return found if isinstance(found["points"], list) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_failures(directory: Path) -> list[str]:
+    """Points that failed when they were last run here; their own directories may never have been made."""
+    try:
+        found = json.loads((directory / FAILURES).read_text(encoding="utf-8"))
+        return [str(name) for name in found]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def write_failures(directory: Path, names: Sequence[str]) -> None:
+    _replace(directory / FAILURES, json.dumps(list(names)) + "\n")
 
 
 def write_results(directory: Path, sweep: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -45,9 +45,9 @@ def render(
         _options(experiment, directory, points),
         _heading(path, overrides),
         _what(path, overrides, directory, fresh, point, points),
+        _STOPPING.format(most=experiment.launch.slurm.requeues),
         _environment(experiment),
         _start(experiment),
-        _STOPPING.format(most=experiment.launch.slurm.requeues),
         _running(experiment),
         _ENDING,
     ]
@@ -219,9 +219,14 @@ def _running(experiment: Experiment) -> str:
     if slurm.container is not None:
         words += _contained(slurm.container, slurm.gpus is not None)
     return f"""\
-srun {" ".join(words)} bash -c "$on_each_node" disttrain "${{arguments[@]}}" &
-step=$!
-while woken=''; wait "$step"; code=$?; [ -n "$woken" ]; do :; done  # a signal ends the waiting only"""
+if [ -n "$woken" ]; then  # before there was anything to stop
+  code=0
+  rm -f -- "$run_dir/STOP"
+else
+  srun {" ".join(words)} bash -c "$on_each_node" disttrain "${{arguments[@]}}" &
+  step=$!
+  while woken=''; wait "$step"; code=$?; [ -n "$woken" ]; do :; done  # a signal ends the waiting only
+fi"""
 
 
 def _contained(container: Container, has_gpus: bool) -> list[str]:

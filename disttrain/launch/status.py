@@ -13,8 +13,8 @@ from typing import Any
 from ..config import ExperimentError
 from .note import Note, read_note
 from .progress import Progress, ago, read_progress
-from .queue import JobState, job_states
-from .results import SWEEP, read_sweep, results_table, write_results
+from .queue import FORGOTTEN, JobState, job_states
+from .results import SWEEP, read_failures, read_sweep, results_table, write_results
 
 NOT_STARTED, QUEUED, RUNNING, STOPPED, FAILED, DONE = "not started", "queued", "running", "stopped", "failed", "done"
 
@@ -32,7 +32,7 @@ def status(directory: Path, as_json: bool) -> int:
         raise ExperimentError(f"{directory}: there is no such directory; expected that of a run or of a sweep")
     note = read_note(directory)
     sweep = read_sweep(directory)
-    jobs = job_states(note.job) if note is not None and note.backend == "slurm" else {}
+    jobs = job_states(note.job) if note is not None and note.backend == "slurm" else None
     if sweep is not None:
         rows = sweep_rows(directory, sweep, note, jobs)
         if as_json:
@@ -43,7 +43,7 @@ def status(directory: Path, as_json: bool) -> int:
     progress = read_progress(directory)
     if note is None and not progress.began and not (directory / "experiment.yaml").exists():
         raise ExperimentError(f"{directory} holds no run: expected the run directory of an experiment (run_dir)")
-    found = facts(progress, note, jobs.get(None))
+    found = facts(progress, note, None if jobs is None else jobs.get(None, FORGOTTEN))
     print(
         json.dumps({"directory": str(directory), **found}, indent=2) if as_json else "\n".join(_lines(directory, found))
     )
@@ -51,14 +51,17 @@ def status(directory: Path, as_json: bool) -> int:
 
 
 def sweep_rows(
-    directory: Path, sweep: Mapping[str, Any], note: Note | None, jobs: Mapping[int | None, JobState]
+    directory: Path, sweep: Mapping[str, Any], note: Note | None, jobs: Mapping[int | None, JobState] | None
 ) -> list[dict[str, Any]]:
     """The facts of all points, best first; `results.csv` is written from them."""
     with _alone_with(directory / SWEEP):  # else, of two runs that end at once, the slower writer may know less
-        rows = [
-            {**point, **facts(read_progress(directory / point["point"]), note, jobs.get(number))}
-            for number, point in enumerate(sweep["points"])
-        ]
+        failed, rows = read_failures(directory), []
+        for number, point in enumerate(sweep["points"]):
+            job = None if jobs is None else jobs.get(number, FORGOTTEN)
+            row = {**point, **facts(read_progress(directory / point["point"]), note, job)}
+            if row["state"] == NOT_STARTED and point["point"] in failed:
+                row["state"] = FAILED
+            rows.append(row)
         return write_results(directory, sweep, rows)
 
 
@@ -105,7 +108,7 @@ def state_of(progress: Progress, note: Note | None, job: JobState | None) -> str
     if not progress.began:
         return NOT_STARTED if job is None else FAILED  # the job is over, and there is nothing
     fresh = progress.time is not None and time.time() - progress.time < _NO_FIGURES
-    return RUNNING if job is None and progress.elsewhere and fresh else FAILED
+    return RUNNING if job in (None, FORGOTTEN) and progress.elsewhere and fresh else FAILED
 
 
 def _lines(directory: Path, found: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from ..config.counted import counted
 from ..config.file import SweepPoint
 from .note import read_note
 from .progress import read_progress
-from .results import note_sweep, read_sweep, results_table
+from .results import note_sweep, read_sweep, results_table, write_failures
 from .status import sweep_rows
 
 STOP = "STOP"
@@ -41,6 +41,7 @@ def run_points(
     """
     directory = note_sweep(experiment, points)
     code, failed = 0, []
+    write_failures(directory, failed)
     for turn, point in enumerate(points):
         run = Path(point.experiment.directory)
         if not fresh and read_progress(run).done:
@@ -56,6 +57,7 @@ def run_points(
             break
         if code != 0:
             failed.append(point.name)
+            write_failures(directory, failed)
             _say(f"{point.name} failed with exit code {code}")
     show_results(directory)
     if failed:
@@ -89,7 +91,7 @@ def show_results(directory: Path, quiet: bool = False) -> None:
     sweep = read_sweep(directory)
     if sweep is None:
         return
-    rows = sweep_rows(directory, sweep, read_note(directory), {})
+    rows = sweep_rows(directory, sweep, read_note(directory), None)
     if not quiet:
         results_table(directory, sweep, rows)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/cluster/run.sh PYTHON: the tests marked `cluster`, which train over several hosts that are network namespaces of
-# this machine. They need root and iproute2, which is installed with apt-get where it is missing.
+# this machine. They need root, and iproute2 and Slurm, which are installed with apt-get where they are missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${1:-python3}
@@ -11,6 +11,11 @@ fi
 if ! command -v ip >/dev/null; then
   echo "test-cluster: installing iproute2"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends iproute2
+fi
+if ! command -v slurmctld >/dev/null || ! command -v slurmd >/dev/null || ! command -v sbatch >/dev/null; then
+  echo "test-cluster: installing Slurm"
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+    slurmctld slurmd slurm-client >/dev/null || echo "test-cluster: there is no Slurm to be had, its tests are skipped"
 fi
 if ! ip netns add dt-probe 2>/dev/null; then
   echo "test-cluster: skipped, this machine does not allow network namespaces"

@@ -24,7 +24,7 @@ from .slurm import PROGRAMS, Cluster, Machine, slurm_cluster, wait_for
 
 pytestmark = pytest.mark.cluster
 
-SECONDS = 240
+SECONDS = 600
 """So long, at most, each thing may take that is waited for."""
 
 EXPERIMENT = f"""\
@@ -38,7 +38,7 @@ data:
     "author,writes,paper": {{num_edges: 400}}
   num_classes: 3
   num_communities: 6
-partition: {{dir: parts}}
+partition: {{dir: parts, parts: 2}}
 task: {{kind: node_classification}}
 model: {{kind: hetero_conv, hidden: 8, dropout: 0.3}}
 sampling: {{fanout: [4, 4], batch_size: 4}}
@@ -147,13 +147,29 @@ def submitted(jobs: Jobs) -> dict[str, str]:
         "stopped": jobs.submit("name=stopped"),
         "cancelled": jobs.submit("name=cancelled", "train.epochs=100000", "launch.slurm.grace=60"),
         "seeds": jobs.submit(*seeds),
-        "refused": jobs.submit("name=refused", "launch.nodes=1", "launch.procs_per_node=1", "partition.parts=1",
+        "refused": jobs.submit("name=refused", "launch.nodes=1", "launch.procs_per_node=1",
                                "data={source: file, path: nowhere.pt}"),
     }  # fmt: skip
 
 
 def equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
     return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_nothing_is_left_of_a_job_that_is_cancelled(jobs: Jobs, submitted: dict[str, str]) -> None:
+    job, run = submitted["cancelled"], "runs/cancelled"
+    jobs.until_step(run, job, 20)
+    jobs.cluster.run("scancel", job)
+    assert jobs.until_over(run, job) == "CANCELLED"
+    assert jobs.cluster.field(job, "Restarts") == "0"
+
+    def ours() -> list[str]:
+        return [words for node in jobs.cluster.nodes for words in node.processes() if "name=cancelled" in words]
+
+    wait_for(lambda: not ours(), SECONDS, f"the end of {ours()}")
+    found = jobs.status(run)
+    assert found["state"] in ("stopped", "failed")
+    assert found["checkpoint"] is not None, "it was ended in order"
 
 
 def test_a_run_that_is_stopped_in_mid_epoch_is_requeued_and_ends_the_same(
@@ -213,22 +229,6 @@ def starter(node: Machine) -> Any:
         )
 
     return start
-
-
-def test_nothing_is_left_of_a_job_that_is_cancelled(jobs: Jobs, submitted: dict[str, str]) -> None:
-    job, run = submitted["cancelled"], "runs/cancelled"
-    jobs.until_step(run, job, 20)
-    jobs.cluster.run("scancel", job)
-    assert jobs.until_over(run, job) == "CANCELLED"
-    assert jobs.cluster.field(job, "Restarts") == "0"
-
-    def ours() -> list[str]:
-        return [words for node in jobs.cluster.nodes for words in node.processes() if "name=cancelled" in words]
-
-    wait_for(lambda: not ours(), SECONDS, f"the end of {ours()}")
-    found = jobs.status(run)
-    assert found["state"] in ("stopped", "failed")
-    assert found["checkpoint"] is not None, "it was ended in order"
 
 
 def test_an_array_over_three_seeds(jobs: Jobs, submitted: dict[str, str]) -> None:

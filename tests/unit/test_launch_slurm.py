@@ -268,6 +268,14 @@ def test_what_is_requeued(stage: Stage, does: str, count: int, code: int, requeu
     assert len(ran.ranks) == 2
 
 
+def test_a_stop_before_the_start(stage: Stage) -> None:
+    """While the environment is set up: the ranks are not started, the next attempt is not stopped by the old file."""
+    for signal, requeued in (("USR1", ["41234"]), ("TERM", [])):
+        ran = stage.run(render(experiment(f"launch: {{setup: 'kill -{signal} $$'}}"), "experiment.yaml"))
+        assert (ran.code, ran.ranks, ran.requeued) == (0, [], requeued), ran.err
+        assert not (stage.folder / "runs" / "experiment" / "STOP").exists()
+
+
 def test_a_missing_interpreter_is_said(stage: Stage) -> None:
     ran = stage.run(render(experiment("launch: {python: no-such-python}"), "experiment.yaml"))
     assert (ran.code, ran.ranks) == (2, [])

@@ -17,7 +17,7 @@ from disttrain import cli
 from disttrain.config import ExperimentError
 from disttrain.launch.note import Note, read_note, write_note
 from disttrain.launch.progress import read_progress
-from disttrain.launch.queue import parse_jobs
+from disttrain.launch.queue import FORGOTTEN, parse_jobs
 from disttrain.launch.status import state_of
 
 EXPERIMENT = "train:\n  epochs: 9\n"
@@ -104,6 +104,7 @@ def test_slurm_knows_what_waits_and_runs(tmp_path: Path) -> None:
     assert {k: state_of(read_progress(run), note, jobs[k]) for k in expected} == expected
     empty = read_progress(tmp_path / "nothing")
     assert [state_of(empty, note, jobs[k]) for k in range(3)] == ["failed", "running", "queued"]
+    assert (state_of(empty, note, FORGOTTEN), state_of(empty, note, None)) == ("failed", "not started")
     done = lay_out(run, TRAIN, DONE="", summary_json=SUMMARY)
     assert state_of(read_progress(done), note, jobs[0]) == "done"
 
