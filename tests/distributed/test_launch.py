@@ -189,22 +189,3 @@ def test_an_error_shows_its_traceback_headed_by_rank_and_host(server: Preloaded,
     assert "disttrain: rank 0 on " in ended.err
     assert "Traceback (most recent call last):" in ended.err
     assert "RuntimeError: no luck" in ended.err
-
-
-def test_local_machines(place: Path) -> None:
-    script = [
-        sys.executable,
-        str(REPOSITORY / "launch" / "local_machines.py"),
-        "--machines",
-        "2",
-        "--",
-        "-m",
-        "disttrain",
-    ]
-    good = [*script, "tiny.yaml", "name=local", "train.epochs=1"]
-    bad = [*script, "tiny.yaml", "train.epochs=0"]
-    first, second = run_all([good, bad], [place, place])
-    assert first.code == 0, first.err
-    assert summary(place, "local")["nodes"] == 2
-    assert second.code == 1
-    assert second.err.count("expected a whole number above 0, got 0") == 1

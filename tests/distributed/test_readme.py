@@ -27,7 +27,7 @@ TESTED_ELSEWHERE = {
     "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint host1:29500 "
     "-m disttrain experiment.yaml": "tests/cluster/test_two_hosts.py",
     "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint host1:29500 "
-    "-m disttrain own_graphs.yaml": "launch/local_machines.py starts such agents, above it",
+    "-m disttrain own_graphs.yaml": "disttrain submit local starts such agents, above it",
 }
 
 

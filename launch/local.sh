@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# disttrain submit local experiment.yaml launch.nodes=2
+#
+# 2 machines on this one: a torchrun each, with 1 rank.
+# Ctrl-C, SIGTERM and SIGHUP stop all of them, with a checkpoint; from that, the same again goes on. When one
+# fails, the others are stopped. The exit code is that of the first that failed.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])') || exit
+
+processes=()  # of the machines, in their order; empty of one that has ended
+
+start() {  # in a session of its own: the terminal's Ctrl-C comes to this script only, and once
+    setsid "$@" &
+    processes+=($!)
+}
+
+stop() {  # machine, process: with a checkpoint
+    [ -z "$2" ] || kill -TERM "$2"
+}
+
+kill_now() {  # machine, process
+    [ -z "$2" ] || kill -KILL -- $(cat "/proc/$2/task/"*/children) "-$2"
+}
+
+needed=2 grace=45
+code=0 lost=0 deadline=
+
+to_all() {  # stop or kill_now
+    for i in "${!processes[@]}"; do "$1" $((i + 1)) "${processes[i]}" & done 2>/dev/null
+}
+
+stop_all() {  # exit code
+    [ -z "$deadline" ] || return
+    code=$1 deadline=$((SECONDS + grace))
+    to_all stop
+}
+
+hear() {  # exit code: of a signal
+    if [ -n "$deadline" ]; then
+        echo "asked to stop again: at once" >&2
+        to_all kill_now
+    else
+        echo "asked to stop: all machines leave a checkpoint; asked again, they end at once" >&2
+        stop_all "$1"
+    fi
+}
+
+ended() {  # machine, exit code
+    [ "$2" -ne 0 ] && [ -z "$deadline" ] || return
+    first=${first:-$2} lost=$((lost + 1))
+    if [ $((${#processes[@]} - lost)) -ge "$needed" ]; then
+        echo "machine $1 ended with exit code $2: the others go on" >&2
+    else
+        echo "machine $1 ended with exit code $2: the others are stopped" >&2
+        stop_all "$first"
+    fi
+}
+
+supervise() {
+    local running=1 i
+    while [ "$running" ]; do
+        sleep 0.3 & wait $!  # not `sleep` alone: a signal is heard while bash waits
+        running=
+        for i in "${!processes[@]}"; do
+            [ "${processes[i]}" ] || continue
+            if kill -0 "${processes[i]}" 2>/dev/null; then
+                running=1
+            else
+                wait "${processes[i]}"
+                set -- $?
+                processes[i]=
+                ended $((i + 1)) "$1"
+            fi
+        done
+        if [ "$running" ] && [ -n "$deadline" ] && [ "$SECONDS" -ge "$deadline" ]; then
+            echo "not all machines have stopped within $grace s: they are killed" >&2
+            to_all kill_now
+            deadline=$((SECONDS + grace))
+        fi
+    done
+    wait
+    exit "$code"
+}
+
+trap 'hear 130' INT
+trap 'hear 143' TERM
+trap 'hear 129' HUP
+trap : PIPE  # nobody reads what this script says any more
+
+start python -m torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
+    --rdzv-endpoint=localhost:"$port" --rdzv-id=disttrain --rdzv-conf=is_host=1,join_timeout=600 \
+    --local-addr=localhost -m disttrain experiment.yaml launch.nodes=2
+start python -m torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
+    --rdzv-endpoint=localhost:"$port" --rdzv-id=disttrain --rdzv-conf=is_host=0,join_timeout=600 \
+    --local-addr=localhost -m disttrain experiment.yaml launch.nodes=2
+supervise

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# disttrain submit docker experiment.yaml train.lr=0.01 'data.root=/data/own files' --fresh
+#
+# 2 containers, one on each host.
+# Ctrl-C, SIGTERM and SIGHUP stop all of them, with a checkpoint; from that, the same again goes on. When one
+# fails, the others are stopped. The exit code is that of the first that failed.
+ssh=(ssh -n -oBatchMode=yes -oConnectTimeout=20 -oServerAliveInterval=20 -oServerAliveCountMax=3 -p 2222 --)
+hosts=(me@gpu-1 gpu-2.example)
+
+words() {  # the words as the shell of a host reads them
+    local word quote="'\\''"
+    for word; do word=${word//\'/"$quote"}; printf "'%s' " "$word"; done
+}
+
+on() {  # machine, command: on its host
+    local host=${hosts[$1 - 1]}
+    shift
+    "${ssh[@]}" "$host" "$(words "$@")"
+}
+
+processes=()  # of the machines, in their order; empty of one that has ended
+
+start() {  # in a session of its own: the terminal's Ctrl-C comes to this script only, and once
+    setsid "$@" &
+    processes+=($!)
+}
+
+stop() {  # machine, process: with a checkpoint
+    until on "$1" docker stop -t 60 "disttrain-tiny-$1"; do  # which may not be there yet
+        [ "$2" ] && kill -0 "$2" && sleep 1 || break
+    done
+}
+
+kill_now() {  # machine, process
+    on "$1" docker rm --force "disttrain-tiny-$1"
+    [ -z "$2" ] || kill -KILL -- "-$2"
+}
+
+needed=2 grace=90
+code=0 lost=0 deadline=
+
+to_all() {  # stop or kill_now
+    for i in "${!processes[@]}"; do "$1" $((i + 1)) "${processes[i]}" & done 2>/dev/null
+}
+
+stop_all() {  # exit code
+    [ -z "$deadline" ] || return
+    code=$1 deadline=$((SECONDS + grace))
+    to_all stop
+}
+
+hear() {  # exit code: of a signal
+    if [ -n "$deadline" ]; then
+        echo "asked to stop again: at once" >&2
+        to_all kill_now
+    else
+        echo "asked to stop: all machines leave a checkpoint; asked again, they end at once" >&2
+        stop_all "$1"
+    fi
+}
+
+ended() {  # machine, exit code
+    [ "$2" -ne 0 ] && [ -z "$deadline" ] || return
+    first=${first:-$2} lost=$((lost + 1))
+    if [ $((${#processes[@]} - lost)) -ge "$needed" ]; then
+        echo "machine $1 ended with exit code $2: the others go on" >&2
+    else
+        echo "machine $1 ended with exit code $2: the others are stopped" >&2
+        stop_all "$first"
+    fi
+}
+
+supervise() {
+    local running=1 i
+    while [ "$running" ]; do
+        sleep 0.3 & wait $!  # not `sleep` alone: a signal is heard while bash waits
+        running=
+        for i in "${!processes[@]}"; do
+            [ "${processes[i]}" ] || continue
+            if kill -0 "${processes[i]}" 2>/dev/null; then
+                running=1
+            else
+                wait "${processes[i]}"
+                set -- $?
+                processes[i]=
+                ended $((i + 1)) "$1"
+            fi
+        done
+        if [ "$running" ] && [ -n "$deadline" ] && [ "$SECONDS" -ge "$deadline" ]; then
+            echo "not all machines have stopped within $grace s: they are killed" >&2
+            to_all kill_now
+            deadline=$((SECONDS + grace))
+        fi
+    done
+    wait
+    exit "$code"
+}
+
+trap 'hear 130' INT
+trap 'hear 143' TERM
+trap 'hear 129' HUP
+trap : PIPE  # nobody reads what this script says any more
+
+start "${ssh[@]}" me@gpu-1 \
+    "$(words \
+    docker run --rm --init --name=disttrain-tiny-1 --network=host --user=1000:1000 --shm-size=8589934592b \
+        --stop-timeout=60 '--workdir=/home/me/the project'"'"'s $HOME' \
+        '--mount=type=bind,source=/home/me/the project'"'"'s $HOME,target=/home/me/the project'"'"'s $HOME' \
+        '--mount=type=bind,"source=/data, all of it",target=/data,readonly' \
+        '--mount=type=bind,"source=/mnt/it'"'"'s ""shared""","target=/mnt/it'"'"'s ""shared"""' \
+        --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
+        --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --env=GLOO_SOCKET_IFNAME=ens5 --env=NCCL_SOCKET_IFNAME=ens5 \
+        --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --gpus=all --ulimit=memlock=-1 \
+        registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 --max-restarts=3 \
+        --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id=disttrain-tiny \
+        --rdzv-conf=is_host=1,join_timeout=600 --local-addr=gpu-1 -m disttrain experiment.yaml train.lr=0.01 \
+        'data.root=/data/own files' --fresh)"
+start "${ssh[@]}" gpu-2.example \
+    "$(words \
+    docker run --rm --init --name=disttrain-tiny-2 --network=host --user=1000:1000 --shm-size=8589934592b \
+        --stop-timeout=60 '--workdir=/home/me/the project'"'"'s $HOME' \
+        '--mount=type=bind,source=/home/me/the project'"'"'s $HOME,target=/home/me/the project'"'"'s $HOME' \
+        '--mount=type=bind,"source=/data, all of it",target=/data,readonly' \
+        '--mount=type=bind,"source=/mnt/it'"'"'s ""shared""","target=/mnt/it'"'"'s ""shared"""' \
+        --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
+        --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --env=GLOO_SOCKET_IFNAME=ens5 --env=NCCL_SOCKET_IFNAME=ens5 \
+        --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --gpus=all --ulimit=memlock=-1 \
+        registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 --max-restarts=3 \
+        --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id=disttrain-tiny \
+        --rdzv-conf=is_host=0,join_timeout=600 --local-addr=gpu-2.example -m disttrain experiment.yaml train.lr=0.01 \
+        'data.root=/data/own files' --fresh)"
+supervise
