@@ -22,7 +22,7 @@ from .status import sweep_rows
 
 STOP = "STOP"
 _LOOK_SECONDS = 1.0
-_BY_SIGNAL = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_BY_SIGNAL = (128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP)
 _DEATH_SIGNAL = 1  # prctl
 
 

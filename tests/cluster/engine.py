@@ -30,6 +30,7 @@ IMAGE = "disttrain:cpu"
 PYTHON = "3.11"
 """The one that Debian 12 has."""
 PACKAGES = "python3,python3-venv,ca-certificates"
+LEFT_OUT = [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info")]
 
 
 def cannot(why: str) -> NoReturn:
@@ -136,7 +137,7 @@ def base_tar() -> Path:
             if shutil.which("mmdebstrap") is None:
                 cannot("mmdebstrap, which makes the base image, is not installed")
             part = made.with_suffix(".part.tar")
-            command = ["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(part)]
+            command = ["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", *LEFT_OUT, "bookworm", str(part)]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
             if done.returncode:
                 cannot(f"{' '.join(command)}: {done.stderr[-1500:]}")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tests/cluster/run.sh PYTHON: the tests marked `cluster`, which train over several hosts that are network namespaces of
-# this machine. They need root, and iproute2 and Slurm, which are installed with apt-get where they are missing.
+# this machine, or containers. They need root, and iproute2, Slurm and Docker, which are installed with apt-get where they
+# are missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${1:-python3}
@@ -16,6 +17,11 @@ if ! command -v slurmctld >/dev/null || ! command -v slurmd >/dev/null || ! comm
   echo "test-cluster: installing Slurm"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
     slurmctld slurmd slurm-client >/dev/null || echo "test-cluster: there is no Slurm to be had, its tests are skipped"
+fi
+if ! command -v dockerd >/dev/null || ! command -v docker-compose >/dev/null || ! command -v mmdebstrap >/dev/null; then
+  echo "test-cluster: installing Docker, and mmdebstrap for a base image"
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+    docker.io docker-compose mmdebstrap >/dev/null || echo "test-cluster: there is no Docker to be had, its tests fail"
 fi
 if ! ip netns add dt-probe 2>/dev/null; then
   echo "test-cluster: skipped, this machine does not allow network namespaces"

@@ -1,4 +1,5 @@
-"""Every command and program that docs/predict.md and docs/inspect.md show is run, in their order."""
+"""Every command and program that docs/predict.md and docs/inspect.md show is run, in their order; those of
+docs/clusters.md that start something are asked what it would be."""
 
 from __future__ import annotations
 
@@ -80,3 +81,23 @@ def test_the_commands_of_the_page_on_graphs(place: Path, capfd: pytest.CaptureFi
         rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
         keys = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
         assert facts.keys() - {"name", "partitions", "target"} == set(keys)
+
+
+def test_the_commands_of_the_page_on_clusters(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without starting anything; README's commands and tests/cluster start the like. Sections: this machine, Docker."""
+    (place / "configs").symlink_to(REPOSITORY / "configs")
+    sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text_of("clusters.md"), re.MULTILINE | re.DOTALL))
+    for section, backend, tried in (("On one machine", "local", 2), ("Docker", "docker", 2)):
+        lines = [line[4:] for line in sections[section].splitlines() if line.startswith("    python -m disttrain ")]
+        assert len(lines) == tried
+        for line in lines:
+            words = shlex.split(line)
+            assert words[3:5] == ["submit", backend]
+            assert cli.run([*words[3:], *(["--dry-run"] if "--dry-run" not in words else [])]) == 0
+            assert capsys.readouterr().out.startswith("#!/usr/bin/env bash\n# disttrain submit ")
+    forms = re.findall(r"```yaml\n(.*?)```", sections["Docker"], re.DOTALL)
+    assert len(forms) == 1
+    (place / "mine.yaml").write_text((REPOSITORY / "examples" / "own.yaml").read_text() + forms[0])
+    directory = ["launch.docker.directory=/", f"run_dir={place}/run"]
+    assert cli.run(["submit", "docker", f"{place}/mine.yaml", *directory, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("docker run --rm") == 2

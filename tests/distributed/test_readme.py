@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrain import cli
 from disttrain.config import HeteroConvModel
 from disttrain.config.file import read_experiment
 from tests.agents import REPOSITORY
@@ -29,6 +30,12 @@ TESTED_ELSEWHERE = {
     "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint host1:29500 "
     "-m disttrain own_graphs.yaml": "disttrain submit local starts such agents, above it",
 }
+
+SUBMITTED = {
+    "python -m disttrain submit slurm experiment.yaml launch.nodes=4 launch.slurm.time=4:00:00": "#SBATCH --nodes=4",
+    "python -m disttrain submit docker experiment.yaml 'launch.docker.hosts=[host1, host2]'": "hosts=(host1 host2)",
+}
+"""A line of what they print with --dry-run; tests/cluster/test_slurm.py and test_docker.py submit the like."""
 
 
 def commands() -> list[str]:
@@ -74,7 +81,18 @@ def test_the_experiment_and_its_overrides_are_valid(tmp_path: Path) -> None:
     assert experiment.model.relations["paper,to,author"].aggr == "max"
 
 
+@pytest.mark.parametrize("command", SUBMITTED)
+def test_the_command_prints_what_it_would_start(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command in commands()
+    (tmp_path / "experiment.yaml").write_text(re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)[0])
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([*shlex.split(command)[3:], "--dry-run"]) == 0
+    assert SUBMITTED[command] in capsys.readouterr().out.splitlines()
+
+
 def test_no_command_is_left_out() -> None:
-    known = [c for c in commands() if c in TESTED_ELSEWHERE or runs_here(c)]
+    known = [c for c in commands() if c in TESTED_ELSEWHERE or c in SUBMITTED or runs_here(c)]
     rest = [c for c in commands() if c not in known]
     assert [c.split()[:4] for c in rest] == [["python", "-m", "disttrain", "experiment.yaml"]]

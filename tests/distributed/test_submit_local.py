@@ -18,7 +18,7 @@ from ..agents import REPOSITORY, marked, run_machines
 from ..preloaded import Preloaded
 from .test_launch import EXPERIMENT, losses
 
-OVERRIDES = ["sampling.batch_size=24", "train.epochs=6", "train.checkpoint.every_steps=1", "train.log_every=1"]
+OVERRIDES = ["sampling.batch_size=24", "train.epochs=4", "train.checkpoint.every_steps=1", "train.log_every=1"]
 NODES = ["launch.nodes=2"]
 
 
@@ -58,7 +58,8 @@ def test_it_is_stopped_and_goes_on(server: Preloaded, place: Path) -> None:
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [e["step"] for e in events if e["event"] == "resume"] == [int(newest.removeprefix("step-"))]
 
-    for ended in run_machines(["tiny.yaml", *NODES, *OVERRIDES, "name=straight"], place, machines=2, server=server):
+    program = ["tiny.yaml", *NODES, *OVERRIDES, "name=straight"]
+    for ended in run_machines(program, place, machines=2, server=server, timeout=400):
         assert ended.code == 0, ended.err
     assert losses(place, "tiny") == losses(place, "straight")
 

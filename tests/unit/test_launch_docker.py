@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from disttrain.config import ExperimentError
+from disttrain.config import ExperimentError, Launch
 from disttrain.config.file import parse_experiment
 from disttrain.launch.docker import container_name, render, share_gpus
 from disttrain.launch.request import Request
+from disttrain.launch.torchrun import torchrun_command, torchrun_environment
 
 from ..agents import REPOSITORY
 
@@ -64,6 +68,25 @@ def test_the_template_is_what_is_rendered() -> None:
         render(request("name: experiment", *(f"launch.docker.{override}" for override in overrides)), "/", "0:0")
         == template
     )
+
+
+def test_compose_starts_what_submit_would() -> None:
+    file = yaml.safe_load((REPOSITORY / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+    for number in (1, 2):
+        machine = file["services"][f"machine-{number}"]
+        assert machine["hostname"] == f"machine-{number}"
+        command = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", machine["command"])
+        program = ["-m", "disttrain", "configs/quickstart.yaml", "data.root=/data"]
+        expected = torchrun_command(
+            Launch(nodes=2),
+            program,
+            endpoint="machine-1:29500",
+            is_host=number == 1,
+            local_address=f"machine-{number}",
+        )
+        assert shlex.split(command) == ["torchrun", *expected[3:]]
+        assert torchrun_environment(Launch(interface="eth0")).items() <= machine["environment"].items()
+        assert machine["init"] is True
 
 
 FAKE_SSH = """\
