@@ -25,6 +25,7 @@ from .config.yaml import dump_yaml
 from .environment import started_by_torchrun
 from .launch.command import (
     experiment_arguments,
+    note_results,
     one_run,
     point_argument,
     run_status,
@@ -115,9 +116,7 @@ def _train(arguments: argparse.Namespace) -> int:
             return 0
         job.run(experiment, world, fresh=arguments.fresh)
         if arguments.point is not None and world.is_lead:
-            from .launch.sweep import show_results
-
-            show_results(Path(experiment.directory).parent, quiet=True)
+            note_results(arguments.experiment, arguments.overrides)
     return 0
 
 

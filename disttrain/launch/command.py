@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from ..config import Experiment, ExperimentError
 from ..config.file import read_experiment, read_point, read_points
+from ..config.ignored import ignored_settings
 
 
 def experiment_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +61,14 @@ def run_sweep(experiment: Experiment, arguments: argparse.Namespace) -> int:
     )
 
 
+def note_results(path: str, overrides: list[str]) -> None:
+    """Write the table of a sweep anew, one point of which has been run."""
+    from .results import note_sweep
+    from .sweep import show_results
+
+    show_results(note_sweep(read_experiment(path, overrides), read_points(path, overrides)), quiet=True)
+
+
 def submit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("backend", metavar="slurm|docker|local")
     experiment_arguments(parser)
@@ -73,6 +83,8 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
     path, overrides, point = arguments.experiment, arguments.overrides, arguments.point
     experiment = read_experiment(path, overrides) if point is None else read_point(path, overrides, point)
+    for line in ignored_settings(experiment):
+        print(f"disttrain: warning: {line}", file=sys.stderr, flush=True)
     request = Request(experiment, path, tuple(overrides), fresh=arguments.fresh, dry_run=arguments.dry_run, point=point)
     return submit(arguments.backend, request)
 

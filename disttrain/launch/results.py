@@ -21,6 +21,7 @@ from ..config.sweep import short_names, value_text
 from ..config.yaml import parse_path, path_text
 
 SWEEP = "sweep.json"
+LOCK = ".sweep.lock"
 RESULTS = "results.csv"
 FAILURES = "failed.json"
 
@@ -36,7 +37,9 @@ def note_sweep(experiment: Experiment, points: Sequence[SweepPoint]) -> Path:
         {"point": point.name, "settings": {path_text(path): value for path, value in point.settings.items()}}
         for point in points
     ]
-    _replace(directory / SWEEP, json.dumps({"metric": experiment.sweep.metric, "points": listed}, indent=1) + "\n")
+    found = {"metric": experiment.sweep.metric, "points": listed}
+    if read_sweep(directory) != found:
+        _replace(directory / SWEEP, json.dumps(found, indent=1) + "\n")
     return directory
 
 

@@ -6,7 +6,7 @@ import fcntl
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..config import ExperimentError
 from .note import Note, read_note
 from .progress import Progress, ago, read_progress
 from .queue import FORGOTTEN, JobState, job_states
-from .results import SWEEP, read_failures, read_sweep, results_table, write_results
+from .results import LOCK, read_failures, read_sweep, results_table, write_results
 
 NOT_STARTED, QUEUED, RUNNING, STOPPED, FAILED, DONE = "not started", "queued", "running", "stopped", "failed", "done"
 
@@ -54,7 +54,7 @@ def sweep_rows(
     directory: Path, sweep: Mapping[str, Any], note: Note | None, jobs: Mapping[int | None, JobState] | None
 ) -> list[dict[str, Any]]:
     """The facts of all points, best first; `results.csv` is written from them."""
-    with _alone_with(directory / SWEEP):  # else, of two runs that end at once, the slower writer may know less
+    with _alone_with(directory / LOCK):  # else, of two runs that end at once, the slower writer may know less
         failed, rows = read_failures(directory), []
         for number, point in enumerate(sweep["points"]):
             job = None if jobs is None else jobs.get(number, FORGOTTEN)
@@ -67,9 +67,9 @@ def sweep_rows(
 
 @contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
-    with open(file, "rb") as held:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(held, fcntl.LOCK_EX)
+    with ExitStack() as held:
+        with suppress(OSError):  # somebody else's sweep, or a file system without locks
+            fcntl.flock(held.enter_context(open(file, "a")), fcntl.LOCK_EX)
         yield
 
 

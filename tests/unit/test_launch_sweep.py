@@ -1,0 +1,111 @@
+"""The points of a sweep one after another, with a function in the place of training."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from disttrain.config import ExperimentError
+from disttrain.config.file import SweepPoint, read_experiment, read_points
+from disttrain.launch.command import one_run
+from disttrain.launch.results import RESULTS
+from disttrain.launch.sweep import run_points
+
+from .test_config_sweep import EXPERIMENT
+
+SWEEP = "sweep: {grid: {seed: [0, 1, 2]}}\n"
+
+
+class Trainings:
+    """Stands in for training: notes what was run, and ends each point as it is told to."""
+
+    def __init__(self, place: Path) -> None:
+        (place / "sweep.yaml").write_text(EXPERIMENT + SWEEP)
+        self.run: list[str] = []
+        self.codes: dict[str, int] = {}
+        self.stops: set[str] = set()
+
+    def start(self, point: SweepPoint) -> int:
+        self.run.append(point.name)
+        run = Path(point.experiment.directory)
+        code = self.codes.get(point.name, 0)
+        if code == 0 and point.name not in self.stops:
+            run.mkdir(parents=True, exist_ok=True)
+            scores = {"accuracy": 0.1 * (point.number + 1)}
+            summary = {
+                "val": scores,
+                "test": scores,
+                "best_epoch": 1,
+                "best_metric": "accuracy",
+                "seconds": {"total": 1},
+            }
+            (run / "summary.json").write_text(json.dumps(summary))
+            (run / "DONE").touch()
+        return code
+
+    def all(self, fresh: bool = False) -> int:
+        self.run = []
+        return run_points(read_experiment("sweep.yaml"), read_points("sweep.yaml"), self.start, fresh=fresh)
+
+
+@pytest.fixture
+def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainings:
+    monkeypatch.chdir(tmp_path)
+    return Trainings(tmp_path)
+
+
+def states() -> list[str]:
+    lines = Path("runs/tiny", RESULTS).read_text().splitlines()
+    return [",".join(line.split(",")[1:3]) for line in lines[1:]]
+
+
+def test_a_failing_point_does_not_stop_the_others_and_finished_ones_are_not_repeated(
+    trainings: Trainings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainings.codes = {"seed=1": 2}
+    assert trainings.all() == 1
+    assert trainings.run == ["seed=0", "seed=1", "seed=2"]
+    assert states() == ["2,done", "0,done", "1,failed"], "the best first"
+    said = capfd.readouterr()
+    assert "seed=1 failed with exit code 2" in said.err and "1 point failed: seed=1" in said.err
+    assert "2 of 3 points done, sorted by val accuracy" in said.out
+    assert "over 2 seeds: val accuracy 0.2000 ± 0.1414" in said.out
+
+    trainings.codes = {}
+    assert trainings.all() == 0
+    assert trainings.run == ["seed=1"]
+    assert states() == ["2,done", "1,done", "0,done"]
+    assert (trainings.all(), trainings.run) == (0, [])
+    assert trainings.all(fresh=True) == 0
+    assert len(trainings.run) == 3
+
+
+@pytest.mark.parametrize("code", [130, 143, 0])
+def test_a_sweep_that_is_asked_to_stop_stops(trainings: Trainings, code: int) -> None:
+    trainings.codes, trainings.stops = {"seed=1": code}, {"seed=1"}
+    assert trainings.all() == code
+    assert trainings.run == ["seed=0", "seed=1"]
+    assert states() == ["0,done", "1,not started", "2,not started"]
+
+
+def test_the_file_stop_goes_to_the_point_that_runs(trainings: Trainings) -> None:
+    def start(point: SweepPoint) -> int:
+        Path("runs/tiny/STOP").touch()
+        asked, deadline = Path(point.experiment.directory, "STOP"), time.monotonic() + 60
+        while not asked.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        asked.unlink()
+        return 0
+
+    trainings.start = start
+    assert trainings.all() == 0
+    assert not Path("runs/tiny/STOP").exists()
+
+
+def test_torchrun_starts_points_only(trainings: Trainings) -> None:
+    with pytest.raises(ExperimentError, match="start each of its points with --point NAME"):
+        one_run(None)("sweep.yaml", [])
+    assert one_run("2")("sweep.yaml", []).seed == 2
