@@ -1,7 +1,8 @@
 """`python -m disttrain EXPERIMENT.yaml [key.path=value ...]` trains; see `cli.py` for the other commands.
 
-Exit codes: 0 done; 2 the user's input was refused (a message, no traceback); 1 anything else (a traceback headed by
-rank and host).
+Exit codes: 0 done, or of a run that was asked to stop (its directory tells whether it is over: `DONE`); 2 the user's
+input was refused (a message, no traceback); 130 interrupted (Ctrl-C); 143 another command than `train` was ended by
+SIGTERM; 1 anything else (a traceback headed by rank and host).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def main() -> None:
     except ExperimentError as error:
         guard.leave(2, f"disttrain: {error}")
     except PeerError as error:  # another rank has more to say
-        guard.leave(1, f"disttrain: {error}")
-    except Leave as leave:
+        guard.leave(1, f"disttrain: {error}{error.stacks}")
+    except Leave as leave:  # a request to stop is said by the first rank
         guard.leave(leave.code)
     except KeyboardInterrupt:
         guard.leave(130, f"disttrain: {place()} was interrupted")

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import __version__
+from . import __version__, guard, watchdog
 from .config import Experiment, ExperimentError, Train
 from .config.check import nearest
 from .config.counted import counted
@@ -22,7 +23,7 @@ from .config.file import plain, read_experiment
 from .config.ignored import ignored_settings
 from .config.schema import schema_text
 from .config.yaml import dump_yaml
-from .environment import started_by_torchrun
+from .environment import place, started_by_torchrun
 from .launch.command import (
     experiment_arguments,
     note_results,
@@ -35,6 +36,7 @@ from .launch.command import (
     submit_arguments,
 )
 from .refusal import Leave, refuse_differences, say_once
+from .stop import StopRequest, stop_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +108,8 @@ def _train(arguments: argparse.Namespace) -> int:
         experiment = read_experiment(arguments.experiment, arguments.overrides)
         if experiment.sweep is not None:
             return run_sweep(experiment, arguments)
-    with _joined(arguments, one_run(arguments.point)) as (world, experiment):
+    # Whether a run is over is told by its directory; of other commands, only the exit code tells.
+    with _joined(arguments, one_run(arguments.point), stopped_code=0) as (world, experiment):
         from .train import job
 
         if arguments.dry_run:
@@ -114,7 +117,10 @@ def _train(arguments: argparse.Namespace) -> int:
             if world.is_lead:
                 print(dump_yaml(plain(experiment)) + "\n" + "\n".join(f"# {line}" for line in plan))
             return 0
-        job.run(experiment, world, fresh=arguments.fresh)
+        if world.leads_machine:
+            watchdog.begin(experiment.directory, guard.job_began())
+        with stop_file(experiment, world):
+            job.run(experiment, world, fresh=arguments.fresh)
         if arguments.point is not None and world.is_lead:
             note_results(arguments.experiment, arguments.overrides)
     return 0
@@ -175,7 +181,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     arguments.experiment = str(request.run_directory / "experiment.yaml")
     if arguments.method is not None:
         arguments.overrides.append(f"evaluate.method={arguments.method}")
-    with _joined(arguments, _read_run) as (world, experiment):
+    with _joined(arguments, _read_run, directory=str(request.run_directory)) as (world, experiment):
         from .predict.job import predict
         from .predict.table import show_predictions
 
@@ -305,11 +311,18 @@ COMMANDS: dict[str, Command] = {
 
 @contextmanager
 def _joined(
-    arguments: argparse.Namespace, read: Callable[[str, list[str]], Experiment] = read_experiment
+    arguments: argparse.Namespace,
+    read: Callable[[str, list[str]], Experiment] = read_experiment,
+    stopped_code: int = 128 + SIGTERM,
+    directory: str | None = None,
 ) -> Iterator[tuple[World, Experiment]]:
     """Read the experiment, join the other ranks, and make sure that all have read the same.
 
     A refusal is said once by all ranks together. A process on its own refuses before it imports torch.
+
+    Args:
+        stopped_code: exit code after SIGTERM.
+        directory: of the run; None: that of the experiment.
     """
     experiment, refusal = None, None
     try:
@@ -328,12 +341,16 @@ def _joined(
         return found
 
     settings = experiment.train if experiment is not None else Train()
-    with World.start(settings.device, settings.timeout, settings.threads) as world:
+    if experiment is not None:
+        guard.keep(experiment.directory if directory is None else directory, place())
+    with World.start(settings.device, settings.timeout, settings.threads) as world, StopRequest(True, stopped_code):
         try:
             # Without a shared disk, a run's directory is on the machine of its first rank.
             read_by_others = world.gather(experiment, "reading the experiment")
             elsewhere = next((there for there in read_by_others if there is not None), None)
             agreed = world.together(lambda: given(elsewhere), "reading the experiment")
+            if experiment is None:
+                guard.keep(agreed.directory, place())
             refuse_differences(agreed, world)
             if world.is_lead:
                 for line in ignored_settings(agreed):

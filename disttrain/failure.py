@@ -8,10 +8,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from . import guard
+from . import guard, watchdog
 from .config import ExperimentError
-from .notes import StoreLost
+from .notes import Over, StoreLost
 from .refusal import Leave, PeerError
+from .stop import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from .world import World
@@ -27,21 +28,68 @@ def say_over(world: World, error: BaseException) -> None:
     """Leave a note for the other ranks that this one has failed, and where, unless one of them has before."""
     if world.size == 1 or isinstance(error, GeneratorExit):
         return
-    reason = error.__cause__ if isinstance(error, Leave) else error
-    if reason is None:  # all ranks leave together, and have said why
+    over = _over(world, error)
+    if over is None:  # all ranks leave together, and have said why
         return
-    if isinstance(reason, PeerError):
-        text = str(reason)
-    elif isinstance(reason, ExperimentError):
-        text = f"{world} was refused, and says why"
-    else:
-        text = f"{world} failed in {guard.place()}: {said(reason)}"
     try:
-        world.notes.say_over(text, _GRACE_SECONDS)
+        world.notes.say_over(over, _GRACE_SECONDS)
         if world.is_lead:  # which takes the notes along: the others look each second
             time.sleep(_SECONDS_TO_BE_HEARD)
     except StoreLost:
         pass
+
+
+def _over(world: World, error: BaseException) -> Over | None:
+    if isinstance(error, Stopped):
+        machine = world.machine if error.by_signal and world.num_machines > 1 else -1
+        return None if error.agreed else Over(str(error), "stopped", error.code, machine)
+    reason = error.__cause__ if isinstance(error, Leave) else error
+    if reason is None:
+        return None
+    if isinstance(reason, PeerError):
+        return Over(str(reason), "hang" if reason.hang else "failed")
+    if isinstance(reason, ExperimentError):
+        return Over(f"{world} was refused, and says why")
+    return Over(f"{world} failed in {guard.place()}: {said(reason)}")
+
+
+def ended(world: World, over: Over, where: str) -> Leave | PeerError:
+    """What a rank raises that has heard that the job is over.
+
+    Args:
+        where: what this rank did, as "rank 0 on host could not go on in training".
+    """
+    if over.kind == "hang":
+        return hung(f"{where}: {over.text}")
+    if over.kind == "failed":
+        return PeerError(f"{where}: {over.text}")
+    # See `agree_to_stop` for the exit code.
+    others = over.machine not in (-1, world.machine)
+    text = f"{over.text}; of the machines, only number {over.machine} was told to" if others else over.text
+    return Stopped(text, 1 if others else over.code, agreed=True)
+
+
+def failed_meanwhile(world: World, stopped: Stopped) -> PeerError | None:
+    """Whether this rank was told to stop only because another one has failed: torchrun ends all of them then."""
+    if stopped.agreed or world.size == 1:
+        return None
+    try:
+        over = world.notes.read_over(_GRACE_SECONDS)
+    except StoreLost as lost:
+        return without_store(world, guard.place(), lost)
+    if over is None or over.kind == "stopped":
+        return None
+    text = f"{world} ends, in {guard.place()}: {over.text}"
+    return hung(text, stopped) if over.kind == "hang" else PeerError(text)
+
+
+def hung(text: str, error: BaseException | None = None) -> PeerError:
+    """What a rank raises that has waited in vain, or has heard that another one has. Its stacks are written down now.
+
+    Args:
+        error: what has thrown the main thread out of what it did.
+    """
+    return PeerError(text, hang=True, stacks=watchdog.dump(text, guard.place(), error))
 
 
 def hear_no_more() -> None:
@@ -53,13 +101,13 @@ def hear_no_more() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def explain(world: World, error: Exception, what: str) -> PeerError:
+def explain(world: World, error: Exception, what: str) -> Leave | PeerError:
     """Find out why a collective failed.
 
     A rank that failed has said so before its connections closed. Otherwise, ranks that are stuck in the same place say
     so; those that stay silent are the ones waited for.
     """
-    if isinstance(error, PeerError):
+    if isinstance(error, (PeerError, Stopped)):
         return error
     try:
         world.notes.set(f"stuck/{world.rank}", what, _GRACE_SECONDS)
@@ -71,27 +119,43 @@ def explain(world: World, error: Exception, what: str) -> PeerError:
     except StoreLost as lost:
         return without_store(world, what, lost, error)
     if over is not None:
-        return PeerError(f"{world} could not go on in {what}: {over}")
+        return ended(world, over, f"{world} could not go on in {what}")
     whom = f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}" if silent else "the other ranks"
-    return PeerError(f"{world} waited for {whom} in {what}, at most {world.timeout:g} s: {first_line(error)}")
+    text = f"{world} waited for {whom} in {what}, at most {world.timeout:g} s: {first_line(error)}"
+    return hung(text) if ran_out(error) else PeerError(text)
+
+
+def ran_out(error: Exception) -> bool:
+    """Whether a wait ended because it had lasted long enough; else a connection is gone."""
+    return re.search(r"time[d-]?\s?out", str(error), re.IGNORECASE) is not None
 
 
 def without_store(world: World, what: str, lost: StoreLost, error: Exception | None = None) -> PeerError:
     """The notes could not be read."""
     first = f"{first_line(error)}; " if error is not None else ""
-    return PeerError(
+    text = (
         f"{world} could not go on in {what}: the store that rank 0 or its torchrun agent holds does not answer, so "
         f"rank 0, its machine or the network to it is gone ({first}{first_line(lost)})"
     )
+    return hung(text) if lost.silent or (error is not None and ran_out(error)) else PeerError(text)
 
 
 def leave_with_the_others(world: World) -> None:
     """End this process when the job is over and its main thread does not find out by itself. For a thread."""
     while not world.notes.trouble():
         time.sleep(_SECONDS_BETWEEN_LOOKS)
+    over = world.notes.over
+    stopped = ended(world, over, "") if over is not None and over.kind == "stopped" else None
+    if isinstance(stopped, Stopped):
+        StopRequest.ask(stopped)
     time.sleep(_SECONDS_TO_LEAVE)
+    if isinstance(stopped, Stopped):
+        guard.leave(stopped.code)
     if trouble := world.notes.trouble():
-        guard.leave(1, f"disttrain: {world} ends, in {guard.place()}: {trouble}")
+        text = f"{world} ends, in {guard.place()}: {trouble}"
+        # Where another rank has failed, this one is only in the middle of something.
+        stacks = "" if over is not None and over.kind == "failed" else watchdog.dump(text, guard.place())
+        guard.leave(1, f"disttrain: {text}{stacks}")
 
 
 def said(error: BaseException) -> str:

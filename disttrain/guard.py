@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,13 +16,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from . import watchman
+from . import watchdog, watchman
 from .watchman import BEAT_SECONDS, ROOM
 
 _line: int | None = None
 _board: mmap.mmap | None = None
 """Where this rank is, for its guard to read when it cannot say so any more."""
 _where = "starting"
+_agent = 0
+_beats = True
+_folders: list[str] = []
 
 
 def start(place: str, turn: int) -> None:
@@ -31,16 +35,17 @@ def start(place: str, turn: int) -> None:
         place: this rank and host, as messages name them.
         turn: which of the ranks on its machine it is.
     """
-    global _line, _board
+    global _line, _board, _agent
     reading, writing = os.pipe()
     page = os.memfd_create("where")
     os.truncate(page, mmap.PAGESIZE)
     # A shell that starts ranks is no agent, and may end before them.
-    agent = watchman.find_agent() if "TORCHELASTIC_RUN_ID" in os.environ else 0
-    numbers = map(str, (os.getpid(), agent, turn, page))
+    _agent = watchman.find_agent() if "TORCHELASTIC_RUN_ID" in os.environ else 0
+    stacks = watchdog.listen()
+    numbers = map(str, (os.getpid(), _agent, turn, page, stacks))
     command = [sys.executable, "-I", "-S", watchman.__file__, *numbers, place]
     # In the rank's session: what torchrun sends to the rank to end it, the guard hears too.
-    subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL, pass_fds=[page])
+    subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL, pass_fds=[page, stacks])
     os.close(reading)
     os.set_blocking(writing, False)
     _line, _board = writing, mmap.mmap(page, mmap.PAGESIZE)
@@ -65,14 +70,36 @@ def standing(where: str) -> Iterator[None]:
     stand(before)
 
 
+def job_began() -> float:
+    """When the job began that this rank belongs to, in seconds since 1970: what has started it may start it again."""
+    return time.time() - watchman.age(_agent or os.getpid())
+
+
+def told_to_end() -> bool:
+    """Whether the guard has heard the signal by which torchrun ends ranks: all processes of their session get it."""
+    return _board is not None and _board[ROOM] != 0
+
+
 def place() -> str:
     """Where this rank stands."""
     return _where
 
 
+def keep(directory: str, place: str) -> None:
+    """Where the stacks of this rank go, should they be wanted: the directory of the run."""
+    watchdog.write_to(directory, place)
+    _tell(f"run {os.path.abspath(directory)}")
+
+
 def expect_beats(seconds: float) -> None:
     """From now on, so long a silence means that others have given this rank up."""
     _tell(f"limit {seconds}")
+
+
+def own(folder: str) -> None:
+    """A folder that is to go with this rank, however it ends."""
+    _folders.append(folder)
+    _tell(f"folder {folder}")
 
 
 def farewell(done: bool = False) -> None:
@@ -81,6 +108,8 @@ def farewell(done: bool = False) -> None:
     Args:
         done: all its work, and well.
     """
+    global _beats
+    _beats = False
     _tell("bye done" if done else "bye")
 
 
@@ -90,6 +119,8 @@ def leave(code: int, text: str = "") -> None:
     Loader threads and process groups whose peers are gone would keep the interpreter from ending.
     """
     farewell()
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
     for stream in (sys.stdout, sys.stderr):
         try:
             if text and stream is sys.stderr:
@@ -106,7 +137,9 @@ def end_well(code: int) -> None:
     Without the interpreter's teardown, in which gloo's threads abort now and then, a rank that did all its work would
     have failed. What the teardown would do is the kernel's work anyway.
     """
+    stand("ending")
     farewell(done=code == 0)
+    # Both may be the user's, and hang. As no more is heard from this rank, its guard ends it then.
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
@@ -115,7 +148,7 @@ def end_well(code: int) -> None:
 
 
 def _beat() -> None:
-    while True:
+    while _beats:
         _tell("alive")
         time.sleep(BEAT_SECONDS)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .config import ExperimentError
-from .failure import said, without_store
+from .failure import ended, hung, said, without_store
 from .notes import StoreLost
 from .refusal import PeerError
+from .stop import Stopped
 
 if TYPE_CHECKING:
     from .world import World
@@ -80,6 +81,9 @@ class Lead:
         cause = None
         try:
             outcome = "done", world.host, work()
+        except Stopped:  # the others hear of it as of all that ends a job
+            finished.set()
+            raise
         except ExperimentError as error:
             outcome, cause = ("refused", world.host, str(error)), error
         except BaseException as error:
@@ -104,10 +108,10 @@ class Lead:
                 if world.notes.check([f"{key}/beat"]) and (beat := world.notes.get(f"{key}/beat")) != last_beat:
                     last_beat, heard = beat, time.monotonic()
                 if world.notes.over is not None:
-                    raise PeerError(f"{waiting}: {world.notes.over}")
+                    raise ended(world, world.notes.over, waiting)
                 now = time.monotonic()
                 if now - heard > world.timeout:
-                    raise PeerError(f"{waiting}, which has been silent for {world.timeout:g} s")
+                    raise hung(f"{waiting}, which has been silent for {world.timeout:g} s")
                 # Not store.wait: each time that it runs out, torch writes a warning. A tenth of the wait may be lost.
                 time.sleep(min(_POLL_SECONDS, max(0.005, (now - started) / 10)))
             state, host, value = pickle.loads(world.notes.get_large(f"{key}/outcome"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
@@ -14,15 +15,42 @@ from torch.distributed.distributed_c10d import Store
 T = TypeVar("T")
 
 OVER = "over"
-"""The note that the job has failed: who failed, where, and how."""
+"""The note that the job is over: who failed or stopped, where, and how."""
 _POLL_SECONDS = 1.0
 _PIECE_BYTES = 1 << 22
 _MOST_LETTERS = 1 << 14
 """Of the note `OVER`: an error may have swallowed a whole tensor."""
 
 
+class Over(NamedTuple):
+    """Why the job is over, as the first rank that left has said."""
+
+    text: str
+    kind: Literal["failed", "hang", "stopped"] = "failed"
+    """`hang`: somebody waited in vain, so all tell what they were doing."""
+    code: int = 1
+    """Exit code of a job that was stopped."""
+    machine: int = -1
+    """The only one that was told to stop; -1: all of them."""
+
+    def packed(self) -> str:
+        return json.dumps(self._replace(text=self.text[:_MOST_LETTERS]))
+
+    @staticmethod
+    def unpacked(note: bytes) -> Over:
+        return Over(*json.loads(note))
+
+
 class StoreLost(RuntimeError):
-    """The store does not answer: who holds it is gone, stopped, or out of reach."""
+    """The store does not answer: who holds it is gone, stopped, or out of reach.
+
+    Args:
+        silent: it has not answered for as long as anybody waits; else the connection is gone.
+    """
+
+    def __init__(self, text: str, silent: bool = False) -> None:
+        super().__init__(text)
+        self.silent = silent
 
 
 class Notes:
@@ -43,7 +71,7 @@ class Notes:
         self._questions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answered = time.monotonic()
         self._lost = ""
-        self.over: str | None = None
+        self.over: Over | None = None
         """What the note `OVER` says, once it is there."""
         threading.Thread(target=self._serve, name="notes", daemon=True).start()
 
@@ -69,21 +97,21 @@ class Notes:
         """Whether all keys are there."""
         return self._ask(lambda: self._store.check(keys), within)
 
-    def say_over(self, text: str, within: float) -> None:
+    def say_over(self, over: Over, within: float) -> None:
         """Leave the note that the job is over, unless another rank has done so before."""
 
         def leave() -> None:
             if not self._store.check([OVER]):
-                self._store.set(OVER, text[:_MOST_LETTERS])
+                self._store.set(OVER, over.packed())
 
         self._ask(leave, within)
 
-    def read_over(self, within: float) -> str | None:
+    def read_over(self, within: float) -> Over | None:
         """What the note `OVER` says; None if it is not there."""
 
         def read() -> None:
             if self._store.check([OVER]):
-                self.over = self._store.get(OVER).decode()
+                self.over = Over.unpacked(self._store.get(OVER))
 
         self._ask(read, within)
         return self.over
@@ -96,7 +124,7 @@ class Notes:
         if not self._watch:
             return ""
         if self.over is not None:
-            return self.over
+            return self.over.text
         if self._lost:
             return f"the store that rank 0 or its torchrun agent holds is gone ({self._lost})"
         if time.monotonic() - self._answered > self.timeout:
@@ -117,7 +145,7 @@ class Notes:
         within = self.timeout if within is None else within
         self._questions.put(ask)
         if not done.wait(within):
-            raise StoreLost(f"it has not answered for {within:g} s")
+            raise StoreLost(f"it has not answered for {within:g} s", silent=True)
         value, error = answer[0]
         if error is not None:
             raise StoreLost(_first_line(error)) from error
@@ -138,7 +166,7 @@ class Notes:
     def _look(self) -> None:
         try:
             if self._store.check([OVER]):
-                self.over = self._store.get(OVER).decode()
+                self.over = Over.unpacked(self._store.get(OVER))
         except (RuntimeError, dist.DistError) as error:
             self._lost = _first_line(error)
 

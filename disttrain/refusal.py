@@ -24,7 +24,16 @@ class Leave(Exception):
 
 
 class PeerError(RuntimeError):
-    """Another rank failed, or did not answer in time. The message says who waited for whom, and in what."""
+    """Another rank failed, or did not answer in time. The message says who waited for whom, and in what.
+
+    Args:
+        hang: somebody waited in vain.
+        stacks: what this rank was doing, in a few lines, see `watchdog.dump`.
+    """
+
+    def __init__(self, text: str, hang: bool = False, stacks: str = "") -> None:
+        super().__init__(text)
+        self.hang, self.stacks = hang, stacks
 
 
 def refuse_differences(experiment: Experiment, world: World) -> None:

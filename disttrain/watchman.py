@@ -2,11 +2,14 @@
 
 - it ends a rank that shows no sign of life for as long as others wait for it (stopped, or stuck outside of Python);
 - it tells a rank whose torchrun agent has died to stop, as the agent would have done, and ends it if it does not;
+- it removes the temporary folder of a rank that has ended, whatever its end;
 - it says that a rank was killed, and where it was, when the rank could not say so;
+- of a rank that it ends, and of one that has crashed, it says what all threads were doing (`watchdog.py`);
 - it ends the torchrun agent of a rank that has ended, when that agent hangs: torch's client of the store on the first
   machine waits for an answer for as long as TCP does, a quarter of an hour or for ever, and does not hear SIGTERM.
 
-It runs as a script, with nothing but the standard library (8 MB): no other module of this package can be imported here.
+It runs as a script, with nothing but the standard library (8 MB): no other module of this package can be imported here
+(`watchdog.py`, which needs no more, is loaded from its file).
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 BEAT_SECONDS = 1.0
 ROOM = 512
-"""Bytes for where the rank is."""
+"""Bytes for where the rank is. The next one is not 0 once the guard was told to end."""
 LESS_MEMORY = (
     "less memory is needed with a lower sampling.batch_size, sampling.fanout, sampling.prefetch or model.hidden, and "
     "with fewer ranks on a machine"
@@ -40,11 +45,16 @@ class _Guard:
 
     Args:
         turn: of this rank on its machine: the first one's guard looks after the agent, the others if it does not.
+        board: memory in which the rank writes where it is.
+        stacks: memory in which it leaves its stacks, see `watchdog.listen`.
     """
 
-    def __init__(self, rank: int, agent: int, turn: int, board: int, place: str) -> None:
+    def __init__(self, rank: int, agent: int, turn: int, board: int, stacks: int, place: str) -> None:
         self.rank, self.agent, self.place = rank, _Agent(agent), place
         self.board, self.limit, self.turn = mmap.mmap(board, mmap.PAGESIZE), 0.0, turn
+        self.stacks, self.directory = stacks, ""
+        self.folders: list[str] = []
+        """That go with the rank."""
         self.timeout = 0.0
         """How long others wait for the rank, and the rank for them; it may be silent for `limit` seconds."""
         self.silent, self.alone = 0.0, 0.0
@@ -56,6 +66,7 @@ class _Guard:
 
     def _hear(self, number: int, frame: object) -> None:
         self.told_to_end = True
+        self.board[ROOM] = 1
         try:
             os.setsid()  # so that the SIGKILL that torchrun may send to the rank's group later leaves the guard
         except OSError:
@@ -63,6 +74,11 @@ class _Guard:
 
     def watch(self) -> None:
         self._watch_rank()
+        if self.folders:
+            import shutil  # when it is needed: most guards never do
+
+            for folder in self.folders:
+                shutil.rmtree(folder, ignore_errors=True)
         # Whatever else has started ranks, a user's shell or program, is left alone.
         if _is_torchrun(self.agent.process):
             self._see_agent_off()
@@ -94,10 +110,14 @@ class _Guard:
     def _read(self) -> bool:
         """Take what the rank says; False when its line is closed."""
         said = os.read(0, 1 << 16)
-        for line in said.decode(errors="replace").splitlines():
+        for line in said.decode(errors="replace").split("\n"):
             word, _, rest = line.partition(" ")
             if word == "limit":
                 self.limit = self.timeout = float(rest)
+            elif word == "folder":
+                self.folders.append(rest)
+            elif word == "run":
+                self.directory = rest
             elif word == "bye":
                 self.said_bye, self.done = True, rest == "done"
                 self.limit = max(self.limit, _SECONDS_TO_END)
@@ -127,7 +147,7 @@ class _Guard:
         elif number in (None, signal.SIGKILL):
             self._say(f"was killed in {self.where}; {self._why_killed()}")
         else:
-            self._say(f"crashed in {self.where}: {signal.Signals(number).name}")
+            self._say(f"crashed in {self.where}: {signal.Signals(number).name}", self._left_stacks)
 
     def _see_agent_off(self) -> None:
         """The rank is gone: end when its agent does, or starts another rank. End it if it hangs."""
@@ -158,8 +178,18 @@ class _Guard:
         return f"{why}: {LESS_MEMORY}"
 
     def _kill(self, why: str) -> None:
-        self._say(f"{why}: it is killed, so that the job can end")
+        self._say(f"{why}: it is killed, so that the job can end", self._asked_stacks)
         self._signal(signal.SIGKILL)
+
+    def _asked_stacks(self, watchdog: Any) -> list[tuple[str, str]]:
+        processes = [self.rank, *watchdog.descendants(self.rank)]
+        found = [(f"process {process}", watchdog.stacks_of(process)) for process in processes[:8]]
+        return [(who, text) for who, text in found if text]
+
+    def _left_stacks(self, watchdog: Any) -> list[tuple[str, str]]:
+        size = os.fstat(self.stacks).st_size
+        text = os.pread(self.stacks, min(size, 1 << 20), 0).decode(errors="replace").strip()
+        return [(f"process {self.rank}", text)] if text else []
 
     def _signal(self, number: int) -> None:
         try:
@@ -167,10 +197,18 @@ class _Guard:
         except ProcessLookupError:
             pass
 
-    def _say(self, text: str) -> None:
-        # One write, so that the lines of several processes do not mix.
+    def _say(self, text: str, stacks: Callable[[Any], list[tuple[str, str]]] | None = None) -> None:
+        """With a few lines of the stacks, which go into the run directory."""
+        text = f"{self.place} {text}"
         try:
-            os.write(2, f"disttrain: {self.place} {text}\n".encode())
+            if stacks is not None:
+                watchdog = _load("watchdog")
+                found = stacks(watchdog)
+                parts = [f"{who}\n{stack}" for who, stack in found]
+                shown = [line for who, stack in found for line in watchdog.shown_of(stack, who)]
+                text += watchdog.write(self.directory, self.place, text, self.where, parts, shown)
+            # One write, so that the lines of several processes do not mix.
+            os.write(2, f"disttrain: {text}\n".encode())
         except OSError:
             pass
 
@@ -230,6 +268,17 @@ class _Agent:
                 pass
 
 
+def _load(name: str) -> Any:
+    """A module that lies beside this one, by itself."""
+    import importlib.util  # when it is needed: most guards never do
+
+    spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def find_agent() -> int:
     """The torchrun that has started this process, perhaps by way of a script."""
     process = os.getppid()
@@ -267,6 +316,11 @@ def _began(process: int) -> float:
         return 0.0
 
 
+def age(process: int) -> float:
+    """Seconds since a process started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _began(process)
+
+
 def _state(process: int) -> tuple[str, int]:
     """State letter and parent of a process; ("", 0) of one that is gone."""
     try:
@@ -301,4 +355,4 @@ def _killed_for_memory() -> int:
 
 
 if __name__ == "__main__":
-    _Guard(*map(int, sys.argv[1:5]), place=sys.argv[5]).watch()
+    _Guard(*map(int, sys.argv[1:6]), place=sys.argv[6]).watch()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,10 +25,21 @@ from torch.distributed.rendezvous import rendezvous
 
 from . import guard
 from .config import ExperimentError
-from .failure import explain, first_line, hear_no_more, leave_with_the_others, said, say_over
+from .failure import (
+    explain,
+    failed_meanwhile,
+    first_line,
+    hear_no_more,
+    hung,
+    leave_with_the_others,
+    ran_out,
+    said,
+    say_over,
+)
 from .lead import Lead
 from .notes import Notes
 from .refusal import PeerError
+from .stop import Stopped
 
 __all__ = ["PeerError", "World"]
 
@@ -97,11 +109,12 @@ class World:
             )
             control = dist.new_group(backend="gloo", timeout=limit)
         except (dist.DistError, RuntimeError) as error:
-            raise PeerError(
+            text = (
                 f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} could not reach all of the "
                 f"{os.environ.get('WORLD_SIZE', 1)} ranks within {timeout:g} s: {first_line(error)}. Do all machines "
                 "reach each other? (GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose the network interface.)"
-            ) from error
+            )
+            raise (hung(text) if ran_out(error) else PeerError(text)) from error
         assert isinstance(control, dist.ProcessGroup)
         world = World(
             rank=rank,
@@ -134,6 +147,10 @@ class World:
         except BaseException as error:
             if launched:
                 hear_no_more()
+            if isinstance(error, Stopped) and (failure := failed_meanwhile(world, error)) is not None:
+                raise failure from error
+            if isinstance(error, Stopped) and world.is_lead and not error.said:
+                print(f"disttrain: {error}", file=sys.stderr, flush=True)
             say_over(world, error)
             raise
         finally:
@@ -181,6 +198,10 @@ class World:
             dist.all_reduce(total, group=self._control)
         return total
 
+    def sum_of(self, numbers: list[float], what: str) -> list[float]:
+        """`sum` of a few numbers."""
+        return self.sum(torch.tensor(numbers, dtype=torch.float64), what).tolist()
+
     def barrier(self, what: str) -> None:
         with self.waiting(what):
             dist.barrier(group=self._control)
@@ -197,6 +218,8 @@ class World:
         try:
             with guard.standing(what):
                 result = work()
+        except Stopped:  # the others hear of it as of all that ends a job
+            raise
         except ExperimentError as error:
             refused, cause = str(error), error
         except (Exception, SystemExit) as error:
@@ -278,7 +301,7 @@ class World:
         except RuntimeError as error:
             raise self.explain(error, what) from error
 
-    def explain(self, error: Exception, what: str) -> PeerError:
+    def explain(self, error: Exception, what: str) -> Exception:
         """Find out why a collective failed: which rank failed, or which ones did not take part.
 
         Takes a few seconds at most.

@@ -19,7 +19,11 @@ PROCESSES: dict[str, Fault] = {
     "a-rank-is-killed": Fault(kind="kill", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", KILLED % 1)),
     "the-first-rank-is-killed": Fault(kind="kill", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", KILLED % 0)),
     "a-rank-crashes": Fault(
-        leaves_what="a-rank-is-killed", kind="crash", says=(rf"rank 1 on \S+ crashed in training {STEP}: SIGSEGV",)
+        stacks=(1,),
+        in_stacks=r"(?s)Segmentation fault.*saboteur\.py",
+        leaves_what="a-rank-is-killed",
+        kind="crash",
+        says=(rf"rank 1 on \S+ crashed in training {STEP}: SIGSEGV",),
     ),
     "an-agent-is-killed": Fault(
         kind="kill the agent",
@@ -33,12 +37,18 @@ PROCESSES: dict[str, Fault] = {
         kind="kill the machine", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", KILLED % 0), killed_agents=(0,)
     ),
     "a-rank-is-stopped-in-training": Fault(
-        kind="stop", says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, STOPPED, f"training {STEP}"))
+        stacks=(0, 1),
+        kind="stop",
+        says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, STOPPED, f"training {STEP}")),
     ),
     "the-first-rank-is-stopped-in-training": Fault(
-        kind="stop", rank=0, says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", SILENT % (0, STOPPED, f"training {STEP}"))
+        stacks=(0, 1),
+        kind="stop",
+        rank=0,
+        says=(rf"{WITHOUT_RANK_0}{AT_STEP_2}", SILENT % (0, STOPPED, f"training {STEP}")),
     ),
     "a-rank-is-stopped-beside-another": Fault(
+        stacks=(0, 1),
         leaves_what="a-rank-is-killed",
         kind="stop",
         machines=1,
@@ -46,6 +56,7 @@ PROCESSES: dict[str, Fault] = {
         says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, STOPPED, f"training {STEP}")),
     ),
     "the-first-rank-is-stopped-while-it-partitions": Fault(
+        stacks=(0, 1),
         where="disttrain.graph.partitioner:write_manifest",
         kind="stop",
         rank=0,
@@ -53,12 +64,14 @@ PROCESSES: dict[str, Fault] = {
         says=(rf"{WITHOUT_RANK_0}partitioning", SILENT % (0, STOPPED, "partitioning")),
     ),
     "a-rank-is-stopped-in-evaluation": Fault(
+        stacks=(0, 1),
         where="evaluation",
         kind="stop",
         call=1,
         says=(r"rank 0 on \S+ waited for rank 1 in ", SILENT % (1, STOPPED, r"evaluation on val \(epoch 1, .*\)")),
     ),
     "the-first-rank-is-stopped-while-it-writes-a-checkpoint": Fault(
+        stacks=(0, 1),
         where="disttrain.train.checkpoint:CheckpointDirectory.save",
         kind="stop",
         rank=0,
@@ -71,11 +84,15 @@ PROCESSES: dict[str, Fault] = {
         says=(rf"{WITHOUT_RANK_0}writing a checkpoint", r"rank 0 on \S+ was killed in writing a checkpoint"),
     ),
     "a-rank-hangs": Fault(
+        stacks=(0, 1),
+        in_stacks=r"saboteur\.py",
         leaves_what="a-rank-is-killed",
         kind="hang",
         says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", rf"rank 1 on \S+ ends, in training {STEP}: rank 0"),
     ),
     "a-rank-hangs-outside-of-python": Fault(
+        stacks=(0, 1),
+        in_stacks=r"saboteur\.py",
         leaves_what="a-rank-is-killed",
         kind="hang in C",
         says=(rf"rank 0 on \S+ waited for rank 1 in {SUMS}", SILENT % (1, "", f"training {STEP}")),
@@ -83,6 +100,26 @@ PROCESSES: dict[str, Fault] = {
     "an-agent-is-told-to-stop": Fault(kind="terminate the agent", says=("stopped by SIGTERM after step",)),
     "an-agent-is-interrupted": Fault(
         leaves_what="an-agent-is-told-to-stop", kind="interrupt the agent", says=("stopped by SIGINT after step",)
+    ),
+    "an-agent-loses-its-terminal": Fault(
+        leaves_what="an-agent-is-told-to-stop", kind="hang up on the agent", says=("stopped by SIGHUP after step",)
+    ),
+    "an-agent-is-told-to-stop-in-the-final-evaluation": Fault(
+        where="disttrain.train.trainer:evaluate",
+        kind="terminate the agent",
+        call=3,
+        says=(r"stopped by SIGTERM in evaluation on test \(epoch 3, .*\); the same command goes on",),
+    ),
+    "a-run-is-asked-to-stop": Fault(
+        kind="ask to stop", code=0, says=(r"stopped by runs/tiny/STOP after step 3; a checkpoint is in",)
+    ),
+    "a-run-is-asked-to-stop-while-it-partitions": Fault(
+        where="disttrain.graph.partitioner:write_manifest",
+        kind="ask to stop",
+        rank=0,
+        call=1,
+        code=0,
+        says=(r"stopped by runs/tiny/STOP in partitioning; the same command goes on",),
     ),
     "a-rank-is-slow": Fault(leaves_what="no-test-seeds", kind="be slow", code=0, never=("disttrain: rank",)),
 }

@@ -76,6 +76,10 @@ class Fault:
     code: int = 1
     """Of every agent that is not killed; 0: the job goes on to its end."""
     killed_agents: tuple[int, ...] = ()
+    stacks: tuple[int, ...] = ()
+    """Ranks whose stacks are written down, and no others'."""
+    in_stacks: str = ""
+    """A pattern that is found in those of `rank`."""
     leaves_what: str = ""
     """The row that leaves the same behind, and shows that a run goes on from there; this one does not show it again."""
 
@@ -177,6 +181,12 @@ def ended_cleanly(fault: Fault, job: Job, directory: Path) -> None:
     for pattern in fault.never:
         assert not re.search(pattern, job.said), f"expected not to read {pattern!r} in\n{job.said}"
     assert fault.code == 0 or job.seconds < TIMEOUT + MARGIN, f"took {job.seconds:.0f} s\n{job.said}"
+    stacks = {int(path.name.split("-")[1]): path for path in (directory / "runs" / "tiny" / "watchdog").glob("*.txt")}
+    assert set(stacks) == set(fault.stacks), f"stacks of {set(stacks)}, not {fault.stacks}\n{job.said}"
+    for path in stacks.values():
+        assert f"all stacks: {path}" in job.said, job.said
+    if fault.in_stacks:
+        assert re.search(fault.in_stacks, stacks[fault.rank].read_text()), stacks[fault.rank].read_text()
     nothing_torn(directory)
 
 

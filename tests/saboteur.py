@@ -23,6 +23,7 @@ from torch_geometric.data import HeteroData
 
 from disttrain.config import HeteroConvModel
 from disttrain.models import build_model
+from disttrain.stop import StopRequest
 
 
 def _raise() -> None:
@@ -36,9 +37,16 @@ def _signal(number: int) -> Callable[[], None]:
 def _signal_agent(number: int) -> Callable[[], None]:
     def send() -> None:
         os.kill(os.getppid(), number)
-        time.sleep(4)  # or training would be over before anybody notices
+        signal.pause()  # until it has come back; or training would be over before anybody notices
 
     return send
+
+
+def _ask_to_stop() -> None:
+    Path("runs/tiny").mkdir(parents=True, exist_ok=True)
+    Path("runs/tiny/STOP").touch()
+    while not (StopRequest._innermost and StopRequest._innermost.reason):  # as above
+        time.sleep(0.1)
 
 
 def _kill_machine() -> None:
@@ -54,6 +62,13 @@ def _run_out_of_memory() -> None:
     taken = []
     while True:
         taken.append(torch.ones(16 << 20, dtype=torch.uint8))
+
+
+def _hang_in_c() -> None:
+    """Without letting go of the interpreter, and without hearing signals: a lock is taken twice."""
+    library, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(256)
+    library.pthread_mutex_lock(lock)
+    library.pthread_mutex_lock(lock)
 
 
 def _fill_the_disk() -> None:
@@ -88,12 +103,14 @@ KINDS: dict[str, Callable[[], Any]] = {
     "kill the agent": _signal_agent(signal.SIGKILL),
     "terminate the agent": _signal_agent(signal.SIGTERM),
     "interrupt the agent": _signal_agent(signal.SIGINT),
+    "hang up on the agent": _signal_agent(signal.SIGHUP),
+    "ask to stop": _ask_to_stop,
     "kill the machine": _kill_machine,
     "raise": _raise,
     "exit": lambda: sys.exit(0),
     "leave": lambda: os._exit(0),
     "hang": lambda: time.sleep(1e5),
-    "hang in C": lambda: ctypes.PyDLL(None).sleep(100_000),  # without letting go of the interpreter
+    "hang in C": _hang_in_c,
     "be slow": lambda: time.sleep(4),
     "fill the disk": _fill_the_disk,
     "fill the disk with bytes": fill,

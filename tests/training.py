@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from disttrain.config import Experiment
+from disttrain.stop import StopRequest
 from disttrain.tasks import NodeClassification
 from disttrain.train.trainer import Trainer
 from disttrain.world import World
@@ -72,6 +73,11 @@ class RowModel(nn.Module):
         return self.head(self.norm(x))
 
 
+def by_file() -> None:
+    """As `StopFile` does."""
+    StopRequest.ask("rows/STOP")
+
+
 def experiment(run_dir: Path | str, seed: int = 0, **train: Any) -> Experiment:
     return Experiment.model_validate(
         {
@@ -126,6 +132,29 @@ def row_trainer(
         },
         fresh=fresh,
     )
+
+
+def stop_after(trainer: Trainer, num_steps: int, *, within: bool = False, by: Callable[[], None] = by_file) -> None:
+    """Ask a trainer to stop when so many steps are done.
+
+    Args:
+        within: in the validation that comes then.
+    """
+    step, model = trainer._train_step, trainer.model
+
+    def asked(batch: Any) -> None:
+        if trainer.position.step == num_steps:
+            by()
+        step(batch)
+
+    def hook(module: nn.Module, _: Any) -> None:
+        if not module.training and trainer.position.step == num_steps:
+            by()
+
+    if within:
+        model.register_forward_pre_hook(hook)
+    else:
+        trainer._train_step = asked
 
 
 class Killed(Exception):

@@ -156,9 +156,8 @@ class GraphLoader:
             for step in range(start, len(steps)):
                 yield steps.make(self.graphs, step)
             return
-        line = Line(
-            [self.graphs] * self.sampling.workers, _make, steps, epoch, start, self.sampling.prefetch, self._who
-        )
+        workers, ahead = [self.graphs] * self.sampling.workers, self.sampling.prefetch
+        line = Line(workers, _make, steps, epoch, start, ahead, self.world.timeout, self._who)
         try:
             for step in range(start, len(steps)):
                 yield line.next(step)

@@ -12,13 +12,16 @@ import itertools
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import time
 from collections.abc import Generator
 from contextlib import suppress
 from multiprocessing.connection import wait
-from multiprocessing.util import Finalize
+from multiprocessing.util import Finalize, get_temp_dir
 from typing import Any
 
+from .. import guard, watchdog
 from ..config import ExperimentError
 from ..config.counted import counted
 from .parcel import Parcel, pack
@@ -101,12 +104,13 @@ class Processes:
         context: Any = multiprocessing.get_context(self.start_method)
         if self.start_method == "forkserver":
             context.set_forkserver_preload(_PRELOADED)
+            guard.own(get_temp_dir())  # in which is the socket of the server
         forked = self.start_method == "fork"
         self._finalize = Finalize(self, _end, args=(self.workers,), exitpriority=10)
         parcel = None if forked else pack(self.graphs)
         try:
             for number in range(self.count):
-                self.workers.append(_Worker(context, number, self.graphs if forked else None, self.who))
+                self.workers.append(_Worker(context, number, self.graphs if forked else None, self.timeout, self.who))
             if parcel is not None:
                 for worker in self.workers:
                     worker.tell(("graphs",))
@@ -137,7 +141,7 @@ class Processes:
 class _Worker:
     """One process, as the rank sees it."""
 
-    def __init__(self, context: Any, number: int, graphs: Any, who: str) -> None:
+    def __init__(self, context: Any, number: int, graphs: Any, timeout: float, who: str) -> None:
         self.number, self.who = number, who
         self.line, theirs = context.Pipe()
         self.board = context.RawArray("q", [_STARTING, _STARTING])
@@ -146,9 +150,17 @@ class _Worker:
         )
         self.process.start()
         theirs.close()
+        self._bound(timeout)
         self.ready: dict[tuple[int, int], Any] = {}
         """What has come and was not asked for yet: number of the epoch, step -> batch."""
         self.forgotten: set[int] = set()
+
+    def _bound(self, timeout: float) -> None:
+        """One that is stopped in the middle of a message neither reads nor writes on."""
+        line = socket.fromfd(self.line.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
+        with line:
+            for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                line.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", int(timeout) + 1, 0))
 
     def __str__(self) -> str:
         return f"loader worker {self.number} (process {self.process.pid}) of {self.who}"
@@ -196,15 +208,16 @@ class _Worker:
             elif at[0] == _STARTING and time.monotonic() - since > max(timeout, _SECONDS_TO_START):
                 raise WorkerError(f"{self} has not started for {max(timeout, _SECONDS_TO_START):g} s")
             elif at[0] != _STARTING and time.monotonic() - since > timeout:
-                raise WorkerError(
-                    f"{self} has shown no sign of life for {timeout:g} s (train.timeout) {_at(steps, step, at[1])}"
-                )
+                text = f"{self} has shown no sign of life for {timeout:g} s (train.timeout) {_at(steps, step, at[1])}"
+                raise WorkerError(text + watchdog.dump(text, guard.place()))
 
     def _dead(self, steps: Steps, step: int) -> WorkerError:
         self.process.join(_SECONDS_TO_END)
         code, at = self.process.exitcode, tuple(self.board)
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
+        elif code is None:
+            how = "does not go on with a message"
         else:
             how = f"ended with code {code}"
         text = f"{self} {how} {_at(steps, at[0] if at[0] >= 0 else step, at[1])}"

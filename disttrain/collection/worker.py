@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .. import watchdog
 from ..config import ExperimentError
 from . import standing
 from .parcel import Parcel, pack
@@ -52,9 +53,10 @@ def work(line: Connection, board: Any, rank: int, graphs: Any) -> None:
         graphs: the collection where this process was forked from the rank; else it comes by the line.
     """
     # The rank decides when to stop: torchrun and terminals send these to all processes.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _end_with(rank)
+    watchdog.listen()
     torch.set_num_threads(1)
     standing.use(np.frombuffer(board, np.int64))
     steps: dict[int, Any] = {}

@@ -67,7 +67,7 @@ class Train(Section):
     """Epochs between evaluations on the validation split (the last epoch is always evaluated)."""
     checkpoint: Checkpoints = Checkpoints()
     log_every: PositiveInt = 10
-    """Steps between lines of `metrics.jsonl`, and between checks for a requested stop."""
+    """Steps between lines of `metrics.jsonl`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: PositiveInt | None = None
     """Compute threads per rank; null: the cores that the job may use, shared out among its machine's ranks (or

@@ -25,6 +25,7 @@ from .attributes import as_mask
 from .homogeneous import EDGE_TYPE, NODE_TYPE
 from .nearest import nearest
 from .scratch import Scratch
+from .sockets import bounded_sockets
 from .table_database import batches, brief, connect
 from .table_files import literal
 
@@ -108,7 +109,8 @@ def _download(data: OgbData, about: dict[str, str], folder: str) -> None:
 
     try:
         os.makedirs(data.root, exist_ok=True)
-        archive = download_url(about["url"], data.root)
+        with bounded_sockets():
+            archive = download_url(about["url"], data.root)
         extract_zip(archive, data.root)
         os.unlink(archive)
         shutil.rmtree(folder, ignore_errors=True)

@@ -19,6 +19,7 @@ from ..config import ExperimentError, PygData
 from .arguments import check_arguments
 from .indexed import by_relation, with_labels
 from .nearest import nearest
+from .sockets import bounded_sockets
 
 # what the experiment says in its own words
 _OURS = {
@@ -160,7 +161,8 @@ def _keywords(dataset_class: type[Dataset], data: PygData) -> dict[str, Any]:
 
 def _construct(dataset_class: type[Dataset], data: PygData) -> Dataset:
     try:
-        return dataset_class(**_keywords(dataset_class, data))
+        with bounded_sockets():
+            return dataset_class(**_keywords(dataset_class, data))
     except OSError as error:
         missing = [path for path in _raw_paths(dataset_class, data) if not fs.exists(path)]
         if not missing:

@@ -9,6 +9,7 @@ other ranks know that the partitioning is alive.
 from __future__ import annotations
 
 import ctypes
+import signal
 from collections import Counter
 from functools import cache
 from importlib import import_module
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pymetis
 
+from .. import guard
 from ..config import EdgeType, ExperimentError
 from ..config.counted import counted
 from ..machine_code import compiled
@@ -30,8 +32,12 @@ _MAX_TYPE_CONSTRAINTS = 6
 _MIN_PER_PART = 20
 """A constraint over fewer nodes per part could not be met within METIS's one per cent, and would spoil the cut."""
 _NUM_OPTIONS = 40
-_OK = 1
-_REASONS = {-2: "refused its input", -3: "ran out of memory", -4: "failed, or was ended by SIGTERM, which it catches"}
+_OK, _ERROR = 1, -4
+_REASONS = {
+    -2: "refused its input",
+    -3: "ran out of memory",
+    _ERROR: "failed, or was ended by SIGTERM, which it catches",
+}
 
 
 def metis_parts(graph: GraphArrays, parts: int, seed: int) -> dict[str, np.ndarray]:
@@ -234,6 +240,8 @@ def _metis(
     )  # fmt: skip
     if code == _OK:
         return part
+    if code == _ERROR and guard.told_to_end():
+        signal.raise_signal(signal.SIGTERM)  # which METIS has caught
     reason = _REASONS.get(code, f"failed with code {code}")
     raise ExperimentError(
         f"partition.method: METIS {reason}, on {len(part)} nodes and {len(neighbours) // 2} different edges, {parts} "

@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes import CDLL
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ def replace_text(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+_HERE = -100
+_EXCHANGE = 2
+"""`AT_FDCWD` and `RENAME_EXCHANGE` of Linux."""
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two files or folders have each other's name, in one step; whether this system and file system can."""
+    rename = getattr(CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    return rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
 
 
 def finite(value: Any) -> Any:

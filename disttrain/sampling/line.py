@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
+from .. import guard
+from ..failure import hung
+
+logger = logging.getLogger(__name__)
+
 _POLL_SECONDS = 1.0
+_SECONDS_TO_SEE_THE_END = 0.05
+"""A thread that ends wakes nobody up."""
+_MORE_SECONDS = 10.0
+"""A worker that waits for others gives up after the timeout, and says for whom; then its error is here first."""
 
 
 class Line:
@@ -18,6 +29,8 @@ class Line:
     Args:
         make: (worker, shares, epoch, step) -> batch.
         shares: how long the epoch is, in steps, and what `make` has to know of it.
+        timeout: seconds for which the workers may be at their batches without one of them having made one.
+        who: the rank, for messages.
     """
 
     def __init__(
@@ -28,9 +41,12 @@ class Line:
         epoch: int,
         start: int,
         prefetch: int,
+        timeout: float,
         who: str,
     ) -> None:
         self.make, self.shares, self.epoch, self.who = make, shares, epoch, who
+        self.timeout, self.heard = timeout, time.monotonic()
+        """When a worker last had made a batch."""
         self.ahead = prefetch * len(workers)
         self.changed = threading.Condition()
         self.limit = min(start + self.ahead, len(shares))
@@ -38,6 +54,8 @@ class Line:
         machines, even when the trainer leaves early."""
         self.closing = False
         self.error: BaseException | None = None
+        self.told = False
+        """Whether the trainer has got the error."""
         self.ready: dict[int, Any] = {}
         self.threads = [
             threading.Thread(
@@ -59,6 +77,7 @@ class Line:
                 batch = self.make(worker, self.shares, self.epoch, step)
                 with self.changed:
                     self.ready[step] = batch
+                    self.heard = time.monotonic()
                     self.changed.notify_all()
                 step += stride
         except BaseException as error:  # whatever it is, it has to reach the trainer
@@ -67,14 +86,20 @@ class Line:
                 self.changed.notify_all()
 
     def next(self, step: int) -> Any:
-        """The batch of `step`; lets the workers go one further."""
+        """The batch of `step`; lets the workers go one further.
+
+        Raises:
+            PeerError: no worker has made a batch for `timeout` seconds: what makes them hangs.
+        """
         with self.changed:
-            # No bound of its own: a worker's every wait has one, and its error ends this one.
+            began = time.monotonic()
             while step not in self.ready and self.error is None:
                 self.changed.wait(_POLL_SECONDS)
                 assert step in self.ready or self.error or any(t.is_alive() for t in self.threads), self.who
+                self._lose_patience(began)
             if step not in self.ready:
                 assert self.error is not None
+                self.told = True
                 raise self.error
             batch = self.ready.pop(step)
             self.limit = min(step + 1 + self.ahead, len(self.shares))
@@ -82,10 +107,29 @@ class Line:
         return batch
 
     def close(self) -> None:
+        """End the threads, when they have made what workers of other machines may be waiting for.
+
+        The error of a worker in a batch that nobody has asked for ends nothing, but it is said.
+
+        Raises:
+            PeerError: see `next`.
+        """
         with self.changed:
-            self.closing = True
+            self.closing, began = True, time.monotonic()
             self.changed.notify_all()
-        if self.error is None:
-            for thread in self.threads:
-                thread.join()
-        self.ready.clear()
+            while self.error is None and any(thread.is_alive() for thread in self.threads):
+                self.changed.wait(_SECONDS_TO_SEE_THE_END)
+                self._lose_patience(began)
+            self.ready.clear()
+        if self.error is not None and not self.told:
+            kind = type(self.error).__name__
+            logger.warning(
+                "%s: a batch that was made ahead failed; nobody needs it now: %s: %s", self.who, kind, self.error
+            )
+
+    def _lose_patience(self, began: float) -> None:
+        """Args:
+        began: when the trainer began to wait."""
+        if self.error is None and time.monotonic() - max(began, self.heard) > self.timeout + _MORE_SECONDS:
+            names = ", ".join(thread.name for thread in self.threads if thread.is_alive())
+            raise hung(f"{self.who} waited for its own {names} in {guard.place()}, at most {self.timeout:g} s")

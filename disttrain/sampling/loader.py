@@ -238,7 +238,9 @@ class NodeLoader:
                 for step in range(start, len(shares)):
                     yield make(workers[0], shares, epoch, step)
                 return
-            line = Line(workers, make, shares, epoch, start, self.sampling.prefetch, str(self.world))
+            line = Line(
+                workers, make, shares, epoch, start, self.sampling.prefetch, self.world.timeout, str(self.world)
+            )
             try:
                 for step in range(start, len(shares)):
                     yield line.next(step)

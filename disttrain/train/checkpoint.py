@@ -30,13 +30,14 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..config import ExperimentError
 from ..graph.files import sync
-from ..report.files import disk_refusal, explaining
+from ..report.files import disk_refusal, exchange, explaining
 from ..world import World
 
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
 _NAME = re.compile(r"step-\d{10}$")
+_REPLACED = re.compile(r"\.(step-\d{10})\.\d+\.replaced$")
 _MANIFEST = "manifest.json"
 
 
@@ -54,8 +55,13 @@ class CheckpointDirectory:
         """Make the directory, and sweep away what an interrupted writer left."""
         with explaining(self.directory, "a checkpoint"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            for entry in self.directory.iterdir():
-                if entry.name.startswith("."):
+            for entry in sorted(self.directory.iterdir()):
+                if not entry.name.startswith("."):
+                    continue
+                replaced = _REPLACED.match(entry.name)
+                if replaced and not (self.directory / replaced[1]).exists():
+                    os.replace(entry, self.directory / replaced[1])
+                else:
                     shutil.rmtree(entry, ignore_errors=True)
 
     def names(self) -> list[str]:
@@ -87,13 +93,15 @@ class CheckpointDirectory:
                 _write_manifest(
                     temporary / _MANIFEST, {"format": _FORMAT, "step": step, "state": state, "files": files}
                 )
-                if target.exists():
-                    aside = self.directory / f".{name}.{os.getpid()}.old"
+                if not target.exists():
+                    os.replace(temporary, target)
+                elif exchange(temporary, target):
+                    shutil.rmtree(temporary, ignore_errors=True)
+                else:  # between the two, there is neither; `prepare` puts the old one back then
+                    aside = self.directory / f".{name}.{os.getpid()}.replaced"
                     os.replace(target, aside)
                     os.replace(temporary, target)
                     shutil.rmtree(aside, ignore_errors=True)
-                else:
-                    os.replace(temporary, target)
                 sync(self.directory)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

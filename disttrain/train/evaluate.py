@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,12 @@ def evaluate(
     transfer: Callable[[Iterable[HeteroData]], Iterator[HeteroData]],
     precision: Precision,
     world: World,
+    look: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Score all seeds of a loader. Every rank calls it; ranks without seeds take part.
+
+    Args:
+        look: called now and then, as often on every rank; what it raises ends the evaluation.
 
     Cost: one pass over the split, then each rank gathers the states of the metrics.
     """
@@ -47,16 +52,18 @@ def evaluate(
     try:
         with torch.no_grad():
             if isinstance(loader, LayerwiseLoader):
-                scores = loader.scores(model, task, precision)
+                scores = loader.scores(model, task, precision, look=look)
             else:
                 scores = sampled_scores(model, task, loader, transfer, precision)
-            for logits, _, batch in scores:
-                loss, weight = task.loss(logits, batch).double(), task.weight(batch)
-                weight = weight.double() if isinstance(weight, Tensor) else loss.new_full((), weight)
-                sums = sums.to(logits.device) + torch.stack([loss, weight])
-                if batch[node_type].batch_size:
-                    task.update(metrics, logits, batch)
-                    scored.append(batch[node_type].input_id[: batch[node_type].batch_size].cpu())
+            with closing(scores):
+                for logits, _, batch in scores:
+                    loss, weight = task.loss(logits, batch).double(), task.weight(batch)
+                    weight = weight.double() if isinstance(weight, Tensor) else loss.new_full((), weight)
+                    sums = sums.to(logits.device) + torch.stack([loss, weight])
+                    if batch[node_type].batch_size:
+                        task.update(metrics, logits, batch)
+                        scored.append(batch[node_type].input_id[: batch[node_type].batch_size].cpu())
+                    look()
     finally:
         model.train(training)
     num_evaluated, num_scored = _count(torch.cat(scored), world)

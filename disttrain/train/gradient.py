@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -15,14 +16,18 @@ from .contract import check_gradients
 from .precision import Precision
 from .replicas import replicate, running_statistics
 
+_STEPS_BEHIND = 2
+"""Of what is read from a GPU, so that it always has a step to go on with."""
+
 
 class Gradient:
     """Adds up the gradients of batches and takes the step, as one big batch on one rank would.
 
     What a rank's batch adds is the gradient of its summed loss over a divisor that all ranks know beforehand. The right
     one, the sum of the weights of all seeds of the step, comes out of the very all-reduce that adds up the gradients:
-    the replicas carry two numbers beside the parameters, whose gradients are that sum, and 0 unless the loss of a rank
-    was not finite. So neither weights nor the watch for NaN cost an exchange of their own.
+    the replicas carry three numbers beside the parameters, whose gradients are that sum, 0 unless the loss of a rank
+    was not finite, and how many batches of the step were computed on ranks that had been asked to stop. So neither
+    weights nor the watch for NaN nor that all ranks stop at the same step cost an exchange of their own.
 
     A step whose loss or gradient is not finite is not taken: weights and optimizer stay as they were, on all ranks
     alike, since all see the same reduced gradients. On the CPU that is known at once (`looks_each_step`). On a GPU,
@@ -38,7 +43,11 @@ class Gradient:
         settings: Train,
         world: World,
         has_weights: bool,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Args:
+        asked_to_stop: whether this rank is.
+        """
         self.replica = replicate(model)
         self._optimizer, self._scaler, self._world = optimizer, precision.scaler, world
         self._clip, self._has_weights = settings.grad_clip, has_weights
@@ -52,6 +61,11 @@ class Gradient:
         """Whether `step` tells at once that a step was not taken; with running statistics, which such a batch spoils
         too, it has to."""
         self._stuck = torch.zeros((), device=world.device)
+        self._asked_to_stop = asked_to_stop
+        self._to_be_heard: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+        self.stops = False
+        """Whether a rank was asked to stop: the same on all ranks after each step. On a GPU they hear of it two steps
+        later, so as not to wait for the device."""
         self._num_batches, self._divisor, self._num_seeds = 0, 1, 0
 
     def _toucher(self, name: str) -> Callable[[Tensor], None]:
@@ -89,7 +103,8 @@ class Gradient:
         self._touched.clear()
         if loss.requires_grad:
             weighed = weight if isinstance(weight, Tensor) else loss.new_full((), weight)
-            figures = torch.stack([weighed.to(loss.dtype), loss.detach() * 0.0])
+            asked = loss.new_full((), float(self._asked_to_stop()))
+            figures = torch.stack([weighed.to(loss.dtype), loss.detach() * 0.0, asked])
             # DDP takes the mean over ranks.
             scaled = self._scaler.scale(loss * (self._world.size / self._divisor))
             (scaled + (self._probe * figures).sum()).backward()
@@ -98,7 +113,8 @@ class Gradient:
     def step(self) -> Tensor:
         """Take the step, unless something is not finite; a bool scalar on the device says whether it was."""
         assert self._probe.grad is not None
-        weight, blemish = (self._probe.grad * self._world.size).unbind()
+        weight, blemish, asked = (self._probe.grad * self._world.size).unbind()
+        self._hear(asked)
         parameters = list(self._named.values())
         gradients = [p.grad for p in parameters if p.grad is not None]
         self._scaler.unscale_(self._optimizer)
@@ -121,6 +137,19 @@ class Gradient:
             self._optimizer.step()
         self.drop()
         return bad
+
+    def _hear(self, asked: Tensor) -> None:
+        if asked.device.type != "cuda":
+            self.stops |= bool(asked > 0)
+            return
+        there, arrived = torch.empty((), pin_memory=True), torch.cuda.Event()
+        there.copy_(asked, non_blocking=True)
+        arrived.record()
+        self._to_be_heard.append((there, arrived))
+        if len(self._to_be_heard) > _STEPS_BEHIND:
+            there, arrived = self._to_be_heard.popleft()
+            arrived.synchronize()
+            self.stops |= bool(there > 0)
 
     def drop(self) -> None:
         """Forget what was added."""

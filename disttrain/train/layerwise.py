@@ -97,12 +97,19 @@ class LayerwiseLoader:
         """How many nodes of a type this rank has computed in each layer (0: the inputs), in the last pass."""
 
     def scores(
-        self, model: Any, task: Any, precision: Precision, *, embeddings: bool = False
+        self,
+        model: Any,
+        task: Any,
+        precision: Precision,
+        *,
+        embeddings: bool = False,
+        look: Callable[[], None] = lambda: None,
     ) -> Generator[Scores, None, None]:
         """One pass. Every rank iterates to the end.
 
         Args:
             model: in evaluation mode, see `check_layered`.
+            look: called after each batch of all layers but the last; as often on every rank.
 
         Raises:
             ExperimentError: on every rank: no room for the vectors between layers.
@@ -117,7 +124,7 @@ class LayerwiseLoader:
             sampler = NeighborSampler(self.graph, self._fanout, route, places_of=places_of, kind=self._kind)
             for number, layer in enumerate(layers[:-1], 1):
                 pass_ = _Pass(self, layer, states, sampler, route, precision)
-                states = self._layer(number, pass_)
+                states = self._layer(number, pass_, look)
                 kept.append(states[self.node_type])
             pass_ = _Pass(self, layers[-1], states, sampler, route, precision)
             for step in range(self.num_steps):
@@ -169,7 +176,7 @@ class LayerwiseLoader:
             batch[node_type].n_id, batch[node_type].num_nodes = torch.from_numpy(original), len(rows)
         return batch.to(self.world.device)  # pyright: ignore[reportReturnType]
 
-    def _layer(self, number: int, pass_: _Pass) -> dict[str, _State]:
+    def _layer(self, number: int, pass_: _Pass, look: Callable[[], None]) -> dict[str, _State]:
         empty = np.empty(0, np.int64)
         states = self._room(pass_.compute(self.node_type, empty))
         batches = {t: self._batches(t, self._share(t, np.arange(self._low[t], self._high[t]))) for t in states}
@@ -181,6 +188,7 @@ class LayerwiseLoader:
                 out = pass_.compute(node_type, ids)
                 state.put(ids - self._low[node_type], out[node_type])
                 self._count(number, node_type, len(ids))
+                look()
         self.world.barrier(what)  # before another machine's rank asks for rows that a rank of this one has computed
         return states
 

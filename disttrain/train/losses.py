@@ -24,8 +24,6 @@ class SummedLosses:
     """Steps that came to nothing, as something was not finite."""
     first_bad: int | None
     """How many steps ago the first of them was."""
-    stop: bool
-    """Whether a rank was asked to stop."""
     memory: Memory
     """Of all ranks."""
 
@@ -63,20 +61,19 @@ class StepLosses:
         if steps:
             del self._steps[-steps:], self._num_seeds[-steps:]
 
-    def sum_up(self, world: World, stop: bool, memory: Memory, what: str) -> SummedLosses:
+    def sum_up(self, world: World, memory: Memory, what: str) -> SummedLosses:
         """Add up over ranks and begin anew. Waits for the device, and for the other ranks; one all-reduce.
 
         Args:
-            stop: whether this rank was asked to stop.
             memory: of this rank.
         """
         loss, weight, bad = torch.stack(self._steps).cpu().unbind(dim=1)
         num_seeds = torch.tensor(self._num_seeds, dtype=torch.float64)
         taken = bad == 0
-        mine = [loss[taken].sum().item(), weight[taken].sum().item(), num_seeds[taken].sum().item(), float(stop)]
+        mine = [loss[taken].sum().item(), weight[taken].sum().item(), num_seeds[taken].sum().item()]
         mine += [memory.rss, math.nan if memory.pss is None else memory.pss, memory.gpu]
-        total, weights, seeds, stops, *sizes = world.sum(torch.tensor(mine, dtype=torch.float64), what).tolist()
+        total, weights, seeds, *sizes = world.sum(torch.tensor(mine, dtype=torch.float64), what).tolist()
         first_bad = None if taken.all() else len(self) - int(torch.nonzero(~taken)[0])
         steps, self._steps, self._num_seeds = len(self), [], []
         taken_by_all = Memory(sizes[0], None if math.isnan(sizes[1]) else sizes[1], sizes[2])
-        return SummedLosses(total, weights, int(seeds), steps, int((~taken).sum()), first_bad, stops > 0, taken_by_all)
+        return SummedLosses(total, weights, int(seeds), steps, int((~taken).sum()), first_bad, taken_by_all)

@@ -53,6 +53,8 @@ class Position:
     or steps afterwards goes on as if it had not been (`forget_extra`)."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Per phase, of the attempts before this one."""
+    unscored: bool = False
+    """The end of an epoch, or of the run within one, has been reached, and what is done there is still to be done."""
     metrics_length: int = 0
     """Bytes of `metrics.jsonl` when the checkpoint was written."""
 
@@ -66,6 +68,7 @@ class Position:
             "epoch_loss": [self.epoch_loss.total, self.epoch_loss.weight, self.epoch_loss.num_seeds],
             **self._scores(),
             "before_extra": self.before_extra,
+            "unscored": self.unscored,
         }
 
     def _scores(self) -> dict[str, Any]:
@@ -81,6 +84,7 @@ class Position:
         self.epoch_loss = MeanLoss(*state["epoch_loss"])
         self._restore_scores(state)
         self.before_extra = state.get("before_extra")
+        self.unscored = state.get("unscored", False)
         self.seconds = state["seconds"]
         self.metrics_length = state["metrics_length"]
 

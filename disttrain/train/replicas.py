@@ -23,13 +23,13 @@ _SYNC_BUFFERS = next(
 class _Shell(nn.Module):
     """The model, or a sum that touches all its parameters in their order.
 
-    `probe`: two numbers whose gradients go along with the model's; see `Gradient`.
+    `probe`: three numbers whose gradients go along with the model's; see `Gradient`.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.probe = nn.Parameter(torch.zeros(2, device=next(model.parameters()).device))
+        self.probe = nn.Parameter(torch.zeros(3, device=next(model.parameters()).device))
 
     def forward(self, batch: Any) -> Tensor:
         if batch is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from .identity import check_identity
 from .optimizer import optimizer_tensors, restore_optimizer
 from .position import Position
 from .precision import Precision
+from .replicas import running_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class SavedRun:
         self._position, self._model, self._optimizer, self._precision = position, model, optimizer, precision
         self.directory = Path(experiment.directory)
         self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
-        self._saved: tuple[int, int] | None = None
+        self._saved: tuple[int, int, bool] | None = None
         self._run: RunDirectory | None = None
         self._report: RunReport | None = None
 
@@ -80,9 +82,13 @@ class SavedRun:
         tensors = share_tensors(self._world, self.checkpoints, name, source)
         self._model.load_state_dict(_within("model/", tensors))
         restore_optimizer(self._model, self._optimizer, _within("optimizer/", tensors))
+        if state.get("ranks") == self._world.size:
+            own = _within(f"rank-{self._world.rank}/", tensors)
+            for number, tensor in enumerate(running_statistics(self._model)):
+                tensor.copy_(own[str(number)])
         self._precision.restore(state["scaler"])
         self._position.restore(state)
-        self._saved = (self._position.epoch, self._position.step)
+        self._saved = self._place()
         return True
 
     def is_done(self) -> bool:
@@ -105,27 +111,37 @@ class SavedRun:
             epoch = min(self._position.epoch + 1, self._experiment.train.epochs)
             self._report.write(event, epoch, self._position.step, **figures)
 
-    def save(self, seconds: dict[str, float], what: str) -> None:
+    def _place(self) -> tuple[int, int, bool]:
+        return self._position.epoch, self._position.step, self._position.unscored
+
+    def save(self, seconds: dict[str, float], what: str, each: Sequence[Tensor] = ()) -> None:
         """Write a checkpoint, unless the one of this place has been written.
 
         Args:
             seconds: per phase, over all attempts.
             what: the place, for messages.
+            each: tensors of the model in which the ranks differ, to be put back on each of as many ranks; others get
+                those of the first.
 
         Raises:
             ExperimentError: the disk is full.
         """
-        place = (self._position.epoch, self._position.step)
+        place = self._place()
         if self._saved != place:
-            self._world.lead(lambda: self._write_checkpoint(seconds), what)
+            own = {}
+            if each and self._world.size > 1:
+                of_ranks = self._world.gather([tensor.cpu() for tensor in each], what)
+                own = {f"rank-{r}/{n}": t for r, tensors in enumerate(of_ranks) for n, t in enumerate(tensors)}
+            self._world.lead(lambda: self._write_checkpoint(seconds, own), what)
             self._saved = place
 
-    def _write_checkpoint(self, seconds: dict[str, float]) -> None:
+    def _write_checkpoint(self, seconds: dict[str, float], own: dict[str, Tensor]) -> None:
         assert self._report is not None
         model = self._model.state_dict()
         tensors = {f"model/{name}": value for name, value in model.items() if isinstance(value, Tensor)}
         state = optimizer_tensors(self._model, self._optimizer)
         tensors |= {f"optimizer/{name}": value for name, value in state.items()}
+        tensors |= own
         self.checkpoints.save(
             self._position.step,
             tensors,
@@ -137,6 +153,7 @@ class SavedRun:
                 "run": self._identity,
                 "labels": self._labels,
                 "schema": self._schema,
+                **({"ranks": self._world.size} if own else {}),
             },
         )
         keep = self._experiment.train.checkpoint.keep

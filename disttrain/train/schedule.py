@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import math
 
-from ..config import Scheduler
+import torch
+
+from ..config import Scheduler, Train
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, settings: Train, batches_per_epoch: int, step: int) -> None:
+    """The rate of the step before which `step` ones were taken, over all epochs."""
+    steps_per_epoch = -(-batches_per_epoch // settings.accumulate)
+    num_steps = steps_per_epoch * settings.epochs
+    if settings.max_steps is not None:
+        num_steps = min(num_steps, settings.max_steps)
+    factor = learning_rate_factor(settings.scheduler, step, num_steps, steps_per_epoch)
+    for group in optimizer.param_groups:
+        group["lr"] = settings.lr * factor
 
 
 def learning_rate_factor(scheduler: Scheduler, step: int, num_steps: int, steps_per_epoch: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ def sampled_scores(
     precision: Precision,
     *,
     embeddings: bool = False,
-) -> Iterator[Scores]:
+) -> Generator[Scores, None, None]:
     """Score the seeds of a loader from the neighbours that it draws. Every rank iterates to the end.
 
     Args:

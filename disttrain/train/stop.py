@@ -1,14 +1,10 @@
-"""When to stop: no improvement for too long, or somebody asked for it."""
+"""When to stop: no improvement for too long."""
 
 from __future__ import annotations
 
 import math
-import signal
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Any, Literal
-
-from ..refusal import Leave
 
 
 @dataclass
@@ -39,53 +35,3 @@ class BestSoFar:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.value, self.epoch, self.step, self.since = (state[k] for k in ("value", "epoch", "step", "since"))
-
-
-class Interrupted(Leave):
-    """The run was asked to stop (SIGTERM, SIGINT), wrote a checkpoint, and can be resumed by the same command.
-
-    Not an exit code of success: who restarts failed jobs shall restart this one.
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(1)
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class StopRequest:
-    """While the block runs, SIGTERM and SIGINT are remembered instead of ending the process at once.
-
-    A second one of the same kind does what it did before. Where signals cannot be handled (not the main thread),
-    nothing is changed.
-    """
-
-    _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-    def __init__(self) -> None:
-        self.signal: int = 0
-        """The one that came, 0 if none."""
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        for number in self._SIGNALS:
-            try:
-                self._before[number] = signal.signal(number, self._remember)
-            except ValueError:  # not the main thread
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in list(self._before):
-            self._restore(number)
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        self._restore(number)
-
-    def _restore(self, number: int) -> None:
-        before = self._before.pop(number, None)
-        if before is not None:
-            signal.signal(number, before)

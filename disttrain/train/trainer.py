@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..config import Experiment, ExperimentError
 from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
+from ..stop import Stopped, StopRequest
 from ..world import PeerError, World
 from .bad_steps import BadSteps
 from .caches import fill_caches
@@ -35,8 +35,8 @@ from .precision import Precision, keep_fp32
 from .randomness import seed_step
 from .replicas import mean_running_statistics
 from .saving import SavedRun
-from .schedule import learning_rate_factor
-from .stop import Interrupted, StopRequest
+from .schedule import set_learning_rate
+from .stopping import stop_here, validate
 from .summary import run_summary
 from .trained_on import described_schema
 from .transfer import Transfer
@@ -93,15 +93,16 @@ class Trainer:
         if self.settings.early_stop and not self.loaders["val"].num_steps:
             raise ExperimentError("train.early_stop needs validation nodes, and data.split leaves none")
         self.optimizer = build_optimizer(self.model, self.settings)
+        self.stop_request, self.memory = StopRequest(), MemoryMonitor(world.device)
         self.gradient = Gradient(
-            self.model, self.optimizer, self.precision, self.settings, world, has_weights=task.has_weights
-        )
+            self.model, self.optimizer, self.precision, self.settings, world, has_weights=task.has_weights,
+            asked_to_stop=lambda: bool(self.stop_request.reason),
+        )  # fmt: skip
         identity = run_identity(experiment, world, graph.manifest, model)
         self.saved = SavedRun(
             experiment, world, identity, task.describe(), described_schema(graph), self.position, self.model,
             self.optimizer, self.precision,
         )  # fmt: skip
-        self.stop_request, self.memory = StopRequest(), MemoryMonitor(world.device)
         self.steps_here, self.seeds_here = 0, 0
         self.losses = StepLosses()
         self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
@@ -115,21 +116,22 @@ class Trainer:
 
         Raises:
             ExperimentError: the run directory is in use, or holds another run's checkpoints; the disk is full.
-            Interrupted: SIGTERM or SIGINT came; a checkpoint was written.
+            Stopped: somebody asked for it; a checkpoint was written.
             FloatingPointError: a loss or a gradient is not finite.
             PeerError: another rank failed or did not answer.
         """
         guard.stand("opening the run directory")
-        with self.stop_request, self.memory:
+        with self.memory:
             try:
                 self.saved.open(self.fresh)
                 with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress:
                     if not self._resume():
                         return self._already_done()
                     self._fill_caches()
-                    while not self._finished():
-                        self._train_epoch()
-                        self._end_epoch()
+                    with self.stop_request:
+                        while not self._finished():
+                            self._train_epoch()
+                            self._end_epoch()
                     return self._finish()
             except Exception as error:
                 self._place(error)
@@ -155,6 +157,7 @@ class Trainer:
         while not self._at_the_end():
             self._train_batches()
             self.bad_steps.look_into()
+        position.unscored = True
         self._log_steps()
 
     def _train_batches(self) -> None:
@@ -170,13 +173,17 @@ class Trainer:
                 last = self._at_the_end()
                 save = every is not None and position.step % every == 0 and not last  # an epoch's end writes its own
                 log = last or save or position.step % self.settings.log_every == 0
-                if self.bad_steps.find(look=log):
+                stop = self.gradient.stops
+                if self.bad_steps.find(look=log or stop):
                     break
-                if log:
-                    self._log_steps()
+                if log or stop:
+                    self._log_steps(share=log)
                 if save:
                     self._save()
                     self.logged_at = time.perf_counter()
+                if stop:
+                    position.unscored = last
+                    stop_here(self)
                 if last:
                     break
 
@@ -184,7 +191,7 @@ class Trainer:
         """One batch; with the last one of an optimizer step (`train.accumulate`), the step."""
         position, task = self.position, self.task
         assert (batch.epoch, batch.step) == (position.epoch, position.epoch_step), "batches come in order"
-        guard.stand(self._what("training"))
+        guard.stand(self.what("training"))
         seed_step(self.experiment.seed, position.epoch, position.epoch_step, self.world.rank)
         num_seeds = batch[task.node_type].batch_size
         if not self.gradient.is_open:
@@ -201,7 +208,7 @@ class Trainer:
         self.losses.add(loss, weight, num_seeds)
         if last:
             with self.clock.on_device("optimizer"):
-                self._set_learning_rate()
+                set_learning_rate(self.optimizer, self.settings, self.loaders["train"].num_steps, self.position.step)
                 self.losses.close(self.gradient.step())
             self.steps_here += 1
         self.seeds_here += batch.num_global_seeds
@@ -211,21 +218,22 @@ class Trainer:
         position = self.position
         epoch_over = position.epoch_step == self.loaders["train"].num_steps
         last = position.step == self.settings.max_steps or position.epoch + 1 == self.settings.epochs
-        mean_running_statistics(self.model, self.world)
+        cpu_seconds = time.process_time() - self.epoch_cpu
+        due = epoch_over and (position.epoch + 1) % self.settings.eval_every == 0
+        evaluation = validate(self) if self.loaders["val"].num_steps and (last or due) else None
         text = f"epoch {position.epoch + 1}/{self.settings.epochs}  loss {position.epoch_loss.mean:.4f}"
         self.saved.write(
             "epoch", loss=position.epoch_loss.mean, seeds=position.epoch_loss.num_seeds,
             seconds={phase: self.clock.seconds[phase] - before for phase, before in self.epoch_phases.items()},
-            cpu_seconds=time.process_time() - self.epoch_cpu,
+            cpu_seconds=cpu_seconds,
         )  # fmt: skip
-        due = epoch_over and (position.epoch + 1) % self.settings.eval_every == 0
         often = self.settings.checkpoint
         save = (position.epoch + 1) % often.every_epochs == 0 or position.step % (
             often.every_steps or position.step + 1
         ) == 0
-        if self.loaders["val"].num_steps and (last or due):
+        if evaluation is not None:
+            self._write_down("val", evaluation)
             position.remember_extra(not due)
-            evaluation = self._evaluate("val")
             text += "".join(f"  val {name} {value:.4f}" for name, value in evaluation.metrics.items())
             better = position.best.update(evaluation.metrics[position.best.metric], position.epoch, position.step)
             if better or position.best.value is None:  # without any value to go by, the last one counts
@@ -236,6 +244,7 @@ class Trainer:
         self.progress.say(text)
         if epoch_over:
             position.epoch, position.epoch_step, position.epoch_loss = position.epoch + 1, 0, MeanLoss()
+        position.unscored = False
         if save or self._finished():
             self._save()
 
@@ -246,6 +255,8 @@ class Trainer:
 
     def _finished(self) -> bool:
         position, early_stop = self.position, self.settings.early_stop
+        if position.unscored:
+            return False
         return self._at_its_length() or (
             early_stop is not None and position.stop is not None and position.stop.since >= early_stop.patience
         )
@@ -253,7 +264,9 @@ class Trainer:
     def _finish(self) -> dict[str, Any]:
         """Score the test split with the best weights, and close the run."""
         self.saved.load_best()
-        test = self._evaluate("test") if self.loaders["test"].num_steps else None
+        test = self.evaluate("test") if self.loaders["test"].num_steps else None
+        if test is not None:
+            self._write_down("test", test)
         summary = run_summary(self, test)
         self.saved.finish(summary)
         self._show(summary)
@@ -261,18 +274,19 @@ class Trainer:
         self.world.barrier("ending the run")
         return summary
 
-    def _evaluate(self, split: str) -> Evaluation:
-        with self.clock.wall("evaluate"), guard.standing(self._what(f"evaluation on {split}")):
-            evaluation = evaluate(
+    def evaluate(self, split: str, look: Callable[[], None] = lambda: None) -> Evaluation:
+        with self.clock.wall("evaluate"), guard.standing(self.what(f"evaluation on {split}")):
+            return evaluate(
                 self.model, self.task, self.loaders[split], Transfer(self.world.device, PhaseClock(self.world.device)),
-                self.precision, self.world,
+                self.precision, self.world, look,
             )  # fmt: skip
+
+    def _write_down(self, split: str, evaluation: Evaluation) -> None:
         self.saved.write("evaluation", split=split, num_evaluated=evaluation.num_evaluated, metrics=evaluation.metrics)
         for note in evaluation.notes:
             if (split, note) not in self.noted and self.world.is_lead:
                 logger.warning("%s: %s", split, note)
             self.noted.add((split, note))
-        return evaluation
 
     def _closes_step(self, epoch_step: int) -> bool:
         """Whether a batch of the epoch is the last one of an optimizer step."""
@@ -285,16 +299,20 @@ class Trainer:
 
     # The small print: logging, checkpoints, resuming, errors.
 
-    def _log_steps(self) -> None:
-        """Add up the losses since the last time over all ranks, look for trouble, and agree on whether to stop."""
+    def _log_steps(self, share: bool = True) -> None:
+        """Add up the losses since the last time over all ranks.
+
+        Args:
+            share: also average running statistics; not where an undisturbed run would not.
+        """
         if not len(self.losses):
             return
         position, scaler = self.position, self.precision.scaler
         with self.clock.wall("log"):  # here the process waits for the device
-            stop, memory = self.stop_request.signal != 0, self.memory.latest()
-            summed = self.losses.sum_up(self.world, stop, memory, self._what("training"))
+            summed = self.losses.sum_up(self.world, self.memory.latest(), self.what("training"))
             self.clock.collect()
-            mean_running_statistics(self.model, self.world)
+            if share:
+                mean_running_statistics(self.model, self.world)
         position.epoch_loss.add(summed.total, summed.weight, summed.num_seeds)
         position.skipped += summed.num_bad
         now = time.perf_counter()
@@ -311,26 +329,11 @@ class Trainer:
             step_seconds=per_step, memory=summed.memory.figures(), **scale, **skipped,
         )  # fmt: skip
         self.progress.steps(position.epoch_step, loss, rate, summed.memory)
-        if summed.stop:
-            self._stop()
-
-    def _stop(self) -> None:
-        numbers = [n for n in self.world.gather(self.stop_request.signal, "stopping") if n]
-        if self._at_the_end():
-            self._end_epoch()
-        self._save()
-        text = (
-            f"stopped by {signal.Signals(numbers[0]).name} after step {self.position.step}; a checkpoint is in "
-            f"{self.saved.checkpoints.directory}, and the same command goes on from it"
-        )
-        self.progress.say(text)
-        self.world.barrier("stopping")  # torchrun ends all ranks when the first one leaves
-        raise Interrupted(text)
 
     def _save(self) -> None:
         with self.clock.wall("checkpoint"):
             mean_running_statistics(self.model, self.world)
-            self.saved.save(self.all_seconds(), self._what("writing a checkpoint"))
+            self.saved.save(self.all_seconds(), self.what("writing a checkpoint"))
 
     def _resume(self) -> bool:
         """Go on from the newest whole checkpoint, if there is one. False: the run is over already."""
@@ -356,30 +359,21 @@ class Trainer:
         if self.world.is_lead:
             show_summary(summary, self.progress.console)
 
-    def _set_learning_rate(self) -> None:
-        steps_per_epoch = -(-self.loaders["train"].num_steps // self.settings.accumulate)
-        num_steps = steps_per_epoch * self.settings.epochs
-        if self.settings.max_steps is not None:
-            num_steps = min(num_steps, self.settings.max_steps)
-        factor = learning_rate_factor(self.settings.scheduler, self.position.step, num_steps, steps_per_epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.lr * factor
-
     def _backward(self, loss: Tensor, weight: Tensor | float, num_seeds: int, num_global_seeds: int) -> None:
         try:
             self.gradient.backward(loss, weight, num_seeds, num_global_seeds)
         except RuntimeError as error:
             if any(word in str(error).lower() for word in ("gloo", "nccl", "connection", "timed out")):
-                raise self.world.explain(error, self._what("adding up gradients")) from error
+                raise self.world.explain(error, self.what("adding up gradients")) from error
             raise
 
-    def _what(self, what: str) -> str:
+    def what(self, what: str) -> str:
         return f"{what} (epoch {self.position.epoch + 1}, step {self.position.epoch_step} of it)"
 
     def _place(self, error: Exception) -> None:
         """Say where this rank was; the error itself goes its way."""
-        if not isinstance(error, (ExperimentError, PeerError, Interrupted)):
-            where, kind = self._what(self.clock.current), type(error).__name__
+        if not isinstance(error, (ExperimentError, PeerError, Stopped)):
+            where, kind = self.what(self.clock.current), type(error).__name__
             logger.error("%s failed in %s: %s: %s", self.world, where, kind, error)
 
     def all_seconds(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from disttrain import cli
 from disttrain.config import ExperimentError
 from disttrain.config.file import read_experiment
 from disttrain.predict.job import predict
+from disttrain.predict.output import PartFile
 from disttrain.predict.request import Request
+from disttrain.stop import Stopped, StopRequest
 from disttrain.train.checkpoint import CheckpointDirectory
 from disttrain.train.job import run
 from disttrain.world import World
@@ -234,6 +237,25 @@ def test_overwriting_and_what_a_killed_process_left(shop: Path) -> None:
     summary, rows = ask(shop, "again", split="val", overwrite=True)
     assert [file["name"] for file in summary["files"]] == ["part-00000-of-00001.parquet"]
     assert {row["split"] for row in rows} == {"val"}
+
+
+def test_a_signal_ends_it_and_leaves_nothing(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add, before = PartFile.add, set(os.listdir(shop))
+
+    def signalled(part: PartFile, table: pa.Table) -> None:
+        add(part, table)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(PartFile, "add", signalled)
+    with (
+        World.start(device="cpu", threads=1) as world,
+        pytest.raises(Stopped, match="stopped by SIGTERM in ") as raised,
+        StopRequest(True, 143),
+    ):
+        answer(world, request(shop, "stopped"))
+    assert raised.value.code == 143  # what the shell says of any program that was ended so
+    assert set(os.listdir(shop)) - before == {"stopped"}
+    assert set(os.listdir(shop / "stopped")) <= {".lock"}
 
 
 def test_a_stopped_run_predicts_from_its_newest_whole_checkpoint(shop: Path) -> None:

@@ -30,6 +30,7 @@ def model(schema, target, out_channels, whom):
             if whom == "self":
                 os.kill(os.getpid(), signal.SIGKILL)
             os.kill(os.getppid(), signal.SIGTERM)
+            signal.pause()  # until it has come back; or training would be over before anybody notices
 
     made.register_forward_pre_hook(hook)
     return made

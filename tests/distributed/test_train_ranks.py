@@ -14,10 +14,21 @@ import torch
 from torch import Tensor
 
 from disttrain.config import ExperimentError
-from disttrain.train.stop import Interrupted
+from disttrain.stop import Stopped
 from disttrain.world import World
 from tests.ranks import RankFailed, exit_codes, run_ranks
-from tests.training import Killed, RowLoader, RowModel, events, kill_after, row_trainer, task, weights
+from tests.training import (
+    Killed,
+    RowLoader,
+    RowModel,
+    by_file,
+    events,
+    kill_after,
+    row_trainer,
+    stop_after,
+    task,
+    weights,
+)  # fmt: skip
 
 
 def train(world: World, run_dir: str, settings: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -150,16 +161,9 @@ def test_all_ranks_skip_the_same_fp16_steps(two: Session):
 
 def stop_one(world: World, run_dir: str) -> tuple[int, str]:
     """Only rank 1 is told to stop."""
-    trainer = row_trainer(world, run_dir, log_every=4)
-    step = trainer._train_step
-
-    def signalled(batch: Any) -> None:
-        if trainer.position.step == 5 and world.rank == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        step(batch)
-
-    trainer._train_step = signalled
-    with pytest.raises(Interrupted) as raised:
+    trainer = row_trainer(world, run_dir, log_every=100)
+    stop_after(trainer, 5, by=lambda: os.kill(os.getpid(), signal.SIGTERM) if world.rank == 1 else None)
+    with pytest.raises(Stopped) as raised:
         trainer.train()
     return trainer.position.step, str(raised.value)
 
@@ -167,9 +171,38 @@ def stop_one(world: World, run_dir: str) -> tuple[int, str]:
 def test_all_ranks_stop_at_the_same_step(two: Session):
     run_dir, ranks = two
     for step, text in (rank["stop_one"] for rank in ranks):
-        assert step == 8
-        assert "SIGTERM after step 8" in text
-    assert (run_dir / "stop_one" / "checkpoints" / "step-0000000008" / "manifest.json").exists()
+        assert step == 6
+        assert "SIGTERM after step 6" in text
+    assert (run_dir / "stop_one" / "checkpoints" / "step-0000000006" / "manifest.json").exists()
+
+
+def stop_with_statistics(world: World, run_dir: str) -> list[dict[str, Tensor]]:
+    """Weights and running statistics, undisturbed and stopped: where nobody would have averaged them, at the end of an
+    epoch, and in a validation. Only one rank is told to stop."""
+    settings = {"num_rows": 36, "batch_size": 6, "even": True, "epochs": 2, "log_every": 4}
+
+    def run(name: str, *stop: Any) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        model = RowModel()
+        model.norm = torch.nn.BatchNorm1d(8)
+        trainer = row_trainer(world, f"{run_dir}/{name}", model=model, **settings)
+        if stop:
+            stop_after(trainer, stop[0], within=stop[1], by=lambda: by_file() if world.rank == world.size - 1 else None)
+            with pytest.raises(Stopped):
+                trainer.train()
+            return run(name)
+        trainer.train()
+        return weights(model)
+
+    return [run("straight"), run("mid", 2, False), run("end", 5, False), run("within", 6, True)]
+
+
+def test_a_stopped_run_ends_with_the_same_running_statistics_as_an_undisturbed_one(three: Session):
+    for rank in three[1]:
+        straight, *stopped = rank["stop_with_statistics"]
+        assert straight["norm.running_mean"].abs().sum() > 0
+        for found in stopped:
+            assert all(torch.equal(found[name], tensor) for name, tensor in straight.items())
 
 
 def nan_on_one(world: World, run_dir: str) -> str:
@@ -325,6 +358,5 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Session:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Session:
     run_dir = tmp_path_factory.mktemp("three")
-    return run_dir, run_ranks(
-        in_turn, 3, str(run_dir), ["compare_worlds", "train_and_resume", "batch_norm", "weighted_and_skipping"]
-    )
+    names = ["compare_worlds", "train_and_resume", "batch_norm", "stop_with_statistics", "weighted_and_skipping"]
+    return run_dir, run_ranks(in_turn, 3, str(run_dir), names)

@@ -23,11 +23,13 @@ from torch_geometric.data import HeteroData
 
 from disttrain.config import Experiment
 from disttrain.config.file import read_experiment
+from disttrain.stop import Stopped
 from disttrain.train import job
 from disttrain.train.phases import PhaseClock
 from disttrain.train.trainer import Trainer
 from disttrain.train.transfer import Transfer
 from disttrain.world import World
+from tests.training import stop_after
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "mag_like.yaml"
 COMPARED_STEPS = 20
@@ -135,6 +137,24 @@ def compare_batches(plain: HeteroData, there: HeteroData, device: torch.device) 
                 assert theirs[key] == value, key
 
 
+def stop_and_go_on(directory: Path, device: str, quick: bool) -> int:
+    """A run that is asked to stop does so within three steps, and goes on. Returns after which step it stopped."""
+    experiment = read(directory, quick, "stopped", "train.max_steps=12", "train.log_every=100", "train.eval_every=1000")
+    with World.start(device=device, timeout=120.0) as world:
+        graph = job.prepare_graph(experiment, world)
+        task, model = job.build(experiment, graph, world)
+        trainer = Trainer(experiment, world, graph, task, model)
+        stop_after(trainer, 3)
+        try:
+            trainer.train()
+        except Stopped:
+            pass
+    stopped = trainer.position.step
+    assert 4 <= stopped <= 6, f"asked to stop in step 4, stopped after step {stopped}"
+    assert train(experiment, device)["summary"]["steps"] == 12
+    return stopped
+
+
 def measure(directory: Path, device: str, quick: bool) -> dict[str, Any]:
     """One epoch after a warm one, in bf16: seeds per second and where the time goes."""
     experiment = read(directory, quick, "speed", "train.epochs=2", "train.precision=bf16", "train.eval_every=1000")
@@ -173,6 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
         directory = Path(temporary)
         figures = {
             "losses": compare_precisions(directory, options.device, options.quick),
+            "stopped_after": stop_and_go_on(directory, options.device, options.quick),
             "batches_compared": compare_copies(directory, options.device, options.quick),
             "speed": measure(directory, options.device, options.quick),
         }

@@ -143,7 +143,8 @@ TROUBLES = {
     "raise": r"loader worker \d \(process \d+\) of rank 0 on \S+ failed at graph AT \(epoch 1, step \d\): .*no way",
     "differ": "graph AT is not like the others",
     "kill": r"loader worker \d \(process \d+\) of rank 0 on \S+ was killed by SIGKILL at graph AT \(epoch 1, step \d\)",
-    "stop": r"has shown no sign of life for 5 s \(train.timeout\) at graph AT \(epoch 1, step \d\)",
+    "stop": r"has shown no sign of life for 5 s \(train.timeout\) at graph AT \(epoch 1, step \d\)"
+    r".*\n  process \d+: troubled \(tests/collections_of_graphs\.py:\d+\) < ",
 }
 
 

@@ -12,8 +12,8 @@ import disttrain
 
 PACKAGE = Path(disttrain.__file__).parent
 
-_CONFIG = {"", "config", "environment", "guard", "lasting", "machine_code", "memory", "watchman"}
-_WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead"}
+_CONFIG = {"", "config", "environment", "guard", "lasting", "machine_code", "memory", "watchdog", "watchman"}
+_WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead", "stop"}
 _BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "collection", "models", "tasks", "report"}
 
 MAY_SEE: dict[str, set[str]] = {

@@ -81,6 +81,38 @@ def test_a_torn_one_is_replaced(checkpoints: CheckpointDirectory):
     assert checkpoints.newest_whole() == (name, {"try": 2})
 
 
+def test_one_of_the_same_name_is_replaced_without_a_moment_with_neither(
+    checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    name = checkpoints.save(1, TENSORS, {"which": "first"})
+    there: list[list[str]] = []
+
+    def watched(path: Path, **_: object) -> None:
+        there.append(checkpoints.names())
+        remove(path, ignore_errors=True)
+
+    remove = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    checkpoints.save(1, TENSORS, {"which": "second"})
+    assert there == [[name], [name]]
+    assert checkpoints.read_state(name) == {"which": "second"}
+    assert [entry.name for entry in checkpoints.directory.iterdir()] == [name]
+
+
+def test_where_names_cannot_be_exchanged_the_replaced_one_comes_back(
+    checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    """NFS cannot; a process may be killed between the two renamings."""
+    name = checkpoints.save(1, TENSORS, {"which": "first"})
+    monkeypatch.setattr(checkpoint_module, "exchange", lambda *_: False)
+    checkpoints.save(1, TENSORS, {"which": "second"})
+    assert checkpoints.read_state(name) == {"which": "second"}
+    os.replace(checkpoints.directory / name, checkpoints.directory / f".{name}.4711.replaced")
+    checkpoints.prepare()
+    assert checkpoints.read_state(name) == {"which": "second"}
+    assert [entry.name for entry in checkpoints.directory.iterdir()] == [name]
+
+
 def test_a_writer_that_dies_leaves_nothing_that_is_read(checkpoints: CheckpointDirectory, monkeypatch):
     checkpoints.save(1, TENSORS, {})
     target = checkpoints.directory / ".step-0000000002.123"

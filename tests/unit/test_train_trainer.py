@@ -15,10 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from disttrain.config import ExperimentError
-from disttrain.train.stop import Interrupted
+from disttrain.stop import Stopped, StopRequest
 from disttrain.train.trainer import Trainer
 from disttrain.world import World
-from tests.training import MANIFEST, Killed, RowLoader, RowModel, events, kill_after, row_trainer, task, weights
+from tests.training import (
+    MANIFEST,
+    Killed,
+    RowLoader,
+    RowModel,
+    by_file,
+    events,
+    kill_after,
+    row_trainer,
+    stop_after,
+    task,
+    weights,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -238,23 +250,70 @@ def test_a_run_in_pieces_is_scored_as_one_that_was_never_cut(world: World, tmp_p
         assert pieces[key] == straight[key], key
 
 
-@pytest.mark.parametrize("step", [3, 4, 9])
-def test_a_signal_stops_at_a_log_step_and_the_run_goes_on_exactly(world: World, tmp_path: Path, step: int):
-    straight = train(world, tmp_path / "straight")
-    trainer = row_trainer(world, tmp_path / "run")
-    train_step = trainer._train_step
+STOPS: list[tuple[dict[str, Any], int, bool, int]] = [
+    ({}, 3, False, 4),
+    ({}, 4, False, 5),  # the last step of an epoch: before its validation
+    ({}, 5, True, 5),  # in it
+    ({}, 15, True, 15),
+    ({"log_every": 100}, 6, False, 7),
+    ({"accumulate": 2}, 1, False, 2),
+    ({"accumulate": 2, "log_every": 100}, 2, False, 3),
+    ({"max_steps": 7}, 6, False, 7),  # the last step of the run, in mid-epoch
+    ({"max_steps": 7}, 7, True, 7),
+    ({"checkpoint": {"every_steps": 4}}, 3, False, 4),  # where a checkpoint was due anyway
+    ({"eval_every": 2, "checkpoint": {"every_epochs": 3}}, 4, False, 5),
+    ({"early_stop": {"metric": "accuracy", "patience": 1}, "lr": 1e-9}, 10, True, 10),  # nothing gets better
+]
+"""Settings, the step at which a run is asked to stop, whether in the validation there, and where it does."""
 
-    def signalled(batch: Any) -> None:
-        if trainer.position.step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        train_step(batch)
 
-    trainer._train_step = signalled
-    with pytest.raises(Interrupted, match="SIGTERM"):
+@pytest.mark.parametrize(("settings", "step", "within", "stops_after"), STOPS, ids=range(len(STOPS)))
+def test_a_stop_is_heard_at_once_and_the_run_goes_on_exactly(
+    world: World, tmp_path: Path, settings: dict[str, Any], step: int, within: bool, stops_after: int
+):
+    straight = train(world, tmp_path / "straight", **settings)
+    trainer = row_trainer(world, tmp_path / "run", **settings)
+    stop_after(trainer, step, within=within)
+    with pytest.raises(Stopped, match=f"stopped by rows/STOP after step {stops_after}; a checkpoint is in") as raised:
         trainer.train()
+    assert raised.value.code == 0
     assert not (tmp_path / "run" / "DONE").exists()
-    resumed = train(world, tmp_path / "run")
+    resumed = train(world, tmp_path / "run", **settings)
     assert all(torch.equal(resumed[name], tensor) for name, tensor in straight.items())
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("straight", "run")]
+    for key in ("epochs", "steps", "best_epoch", "val", "test", "num_evaluated"):
+        assert summaries[0][key] == summaries[1][key], key
+    lines = [
+        [without_times(line) for line in events(tmp_path / name) if line["event"] in ("epoch", "evaluation")]
+        for name in ("straight", "run")
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_a_signal_stops_as_the_file_does(world: World, tmp_path: Path):
+    trainer = row_trainer(world, tmp_path)
+    stop_after(trainer, 3, by=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped, match="stopped by SIGTERM after step 4"):
+        trainer.train()
+
+
+def test_a_stop_that_comes_too_late_is_heard_outside(world: World, tmp_path: Path):
+    """In the final evaluation there is nothing to save; the same command makes up for it."""
+    trainer = row_trainer(world, tmp_path)
+    end_epoch = trainer._end_epoch
+
+    def asked() -> None:
+        end_epoch()
+        if trainer._finished():
+            by_file()
+
+    trainer._end_epoch = asked
+    with pytest.raises(Stopped, match="stopped by rows/STOP in "), StopRequest(at_once=True):
+        trainer.train()
+    assert not (tmp_path / "DONE").exists()
+    row_trainer(world, tmp_path).train()
+    assert (tmp_path / "DONE").exists()
+    assert [line["event"] for line in events(tmp_path)][-2:] == ["resume", "evaluation"]
 
 
 def test_a_damaged_checkpoint_is_passed_over(world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture):

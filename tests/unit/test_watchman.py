@@ -30,7 +30,7 @@ rank = python(4)
 page = os.memfd_create("where")
 os.truncate(page, 4096)
 reading, writing = os.pipe()
-arguments = [str(rank.pid), str(os.getpid()), "0", str(page), "rank 0 on here"]
+arguments = [str(rank.pid), str(os.getpid()), "0", str(page), str(page), "rank 0 on here"]
 guard = subprocess.Popen([sys.executable, "-I", "-S", "guard.py", *arguments], stdin=reading, pass_fds=[page])
 os.close(reading)
 print(guard.pid, flush=True)
@@ -51,7 +51,7 @@ import sys
 sys.path.insert(0, {str(Path(watchman.__file__).parent)!r})
 import watchman
 watchman._AGENT_SECONDS, watchman._AGENT_SECONDS_TO_STOP = 4.0, 2.0
-watchman._Guard(*map(int, sys.argv[1:5]), place=sys.argv[5]).watch()
+watchman._Guard(*map(int, sys.argv[1:6]), place=sys.argv[6]).watch()
 """
 HANGS = r"rank 0 on here has ended, and its torchrun agent \(process \d+\) shows no sign of life for 4 s"
 KILLED = r"rank 0 on here has ended, and its torchrun agent \(process \d+\) does not: it is killed"

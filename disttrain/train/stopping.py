@@ -1,0 +1,47 @@
+"""How a trainer stops when it is asked to: between two steps, or in the middle of a validation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from ..stop import Agreement, StopHere, agree_to_stop
+from .evaluate import Evaluation
+from .replicas import mean_running_statistics, running_statistics
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+
+def stop_here(trainer: Trainer) -> NoReturn:
+    """Write a checkpoint and leave, as all ranks do now. What an epoch's end has to do is left to who goes on.
+
+    Raises:
+        Stopped: always.
+    """
+    saved, position = trainer.saved, trainer.position
+    with trainer.clock.wall("checkpoint"):
+        # An undisturbed run would not have averaged them here.
+        statistics = running_statistics(trainer.model)
+        saved.save(trainer.all_seconds(), trainer.what("writing a checkpoint"), each=statistics)
+    checkpoint = f"a checkpoint is in {saved.checkpoints.directory}, and the same command goes on from it"
+    stopped = agree_to_stop(trainer.world, trainer.stop_request, f"after step {position.step}; {checkpoint}")
+    trainer.progress.say(str(stopped))
+    trainer.world.barrier("stopping")  # torchrun ends all ranks when the first one leaves
+    raise stopped
+
+
+def validate(trainer: Trainer) -> Evaluation:
+    """Score the validation split.
+
+    Raises:
+        Stopped: somebody asked for it; a checkpoint was written, from which the validation begins again.
+    """
+    model, world = trainer.model, trainer.world
+    before = [tensor.clone() for tensor in running_statistics(model)]
+    mean_running_statistics(model, world)
+    try:
+        return trainer.evaluate("val", Agreement(world, trainer.stop_request, "evaluation").look)
+    except StopHere:
+        for tensor, value in zip(running_statistics(model), before, strict=True):
+            tensor.copy_(value)
+        stop_here(trainer)

@@ -1,0 +1,109 @@
+"""Requests to stop: signals, and the file in the run directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from disttrain.stop import NAME, StopFile, Stopped, StopRequest
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A shell starts background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, before[0])
+    signal.signal(signal.SIGHUP, before[1])
+
+
+def test_the_first_signal_is_remembered_and_the_second_does_what_it_did() -> None:
+    with pytest.raises(KeyboardInterrupt), StopRequest() as request:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (request.reason, request.by_signal) == ("SIGINT", True)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_handlers_are_put_back(number: int) -> None:
+    before = signal.getsignal(number)
+    with StopRequest():
+        assert signal.getsignal(number) != before
+    assert signal.getsignal(number) == before
+
+
+def test_who_is_not_to_hear_of_a_lost_terminal_does_not() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    with StopRequest() as request:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not request.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)], ids=lambda value: str(value)
+)
+def test_where_there_is_nothing_to_save_a_signal_stops_at_once(number: signal.Signals, code: int) -> None:
+    with pytest.raises(Stopped, match=f"stopped by {number.name} in ") as raised, StopRequest(at_once=True):
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    assert raised.value.code == code
+
+
+def test_what_nobody_looked_at_is_heard_outside() -> None:
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), StopRequest(at_once=True):
+        with StopRequest():
+            os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("the signal was forgotten")
+
+
+def test_a_file_asks_to_stop_and_is_gone_then(tmp_path: Path) -> None:
+    file = tmp_path / NAME
+    stopped = pytest.raises(Stopped, match=f"stopped by {file} in ")
+    with stopped, StopRequest(at_once=True), StopFile(tmp_path, time.time()):
+        file.touch()
+        time.sleep(30)
+    assert not file.exists()
+
+
+def test_a_file_is_remembered_where_there_is_something_to_save(tmp_path: Path) -> None:
+    with pytest.raises(ValueError), StopRequest() as request, StopFile(tmp_path / "run", time.time()):
+        (tmp_path / "run").mkdir()  # which comes later than the job
+        (tmp_path / "run" / NAME).touch()
+        deadline = time.monotonic() + 30
+        while not request.reason and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (request.reason, request.by_signal) == (str(tmp_path / "run" / NAME), False)
+        raise ValueError  # the run has failed without having stopped
+    assert (tmp_path / "run" / NAME).exists()
+
+
+def test_a_file_of_an_earlier_job_is_removed_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / NAME
+    file.touch()
+    os.utime(file, (time.time() - 60, time.time() - 60))
+    with StopRequest() as request, StopFile(tmp_path, time.time() - 30):
+        time.sleep(1.5)
+        assert not request.reason
+    assert not file.exists()
+    assert capsys.readouterr().err == f"disttrain: {file} is older than this job: it is removed, and the run begins\n"
+
+
+def test_a_file_that_comes_later_counts_whatever_its_time(tmp_path: Path) -> None:
+    """It may have been moved there, or a file server's clock is behind."""
+    with pytest.raises(Stopped), StopRequest(at_once=True), StopFile(tmp_path, time.time()):
+        (tmp_path / "made").touch()
+        os.utime(tmp_path / "made", (time.time() - 60, time.time() - 60))
+        os.replace(tmp_path / "made", tmp_path / NAME)
+        time.sleep(30)
+
+
+def test_a_file_that_came_while_the_job_was_being_started_counts(tmp_path: Path) -> None:
+    (tmp_path / NAME).touch()
+    with pytest.raises(Stopped), StopRequest(at_once=True), StopFile(tmp_path, time.time() - 30):
+        time.sleep(30)
