@@ -24,7 +24,10 @@ from .engine import IMAGE, Engine, base_image, build, cannot, context, engine
 
 pytestmark = pytest.mark.cluster
 
-SETTINGS = ["train.device=cpu", "train.max_steps=80", "train.checkpoint.every_steps=10", "train.log_every=5"]
+SETTINGS = [
+    *("partition.dir=partitions", "train.device=cpu", "train.max_steps=80", "train.checkpoint.every_steps=10"),
+    "train.log_every=5",
+]
 """A part of its first epoch, in the middle of which it is stopped."""
 MOST_BYTES = 1_600_000_000
 
@@ -196,7 +199,7 @@ def test_compose_stops_and_goes_on(docker: Engine, image: str, flights: Path, st
         same(run, straight)
         assert not (docker.volume("disttrain-test_machine-2") / "runs").exists()
     finally:
-        down = docker.compose("down", "--volumes", "--timeout", "1")
+        down = docker.compose("down", "--timeout", "1")
         subprocess.run(down, env=docker.environment, capture_output=True, check=False, timeout=120)
 
 

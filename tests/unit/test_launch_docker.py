@@ -76,7 +76,7 @@ def test_compose_starts_what_submit_would() -> None:
         machine = file["services"][f"machine-{number}"]
         assert machine["hostname"] == f"machine-{number}"
         command = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", machine["command"])
-        program = ["-m", "disttrain", "configs/quickstart.yaml", "data.root=/data"]
+        program = ["-m", "disttrain", "configs/quickstart.yaml", "data.root=/data", "partition.dir=partitions"]
         expected = torchrun_command(
             Launch(nodes=2),
             program,
