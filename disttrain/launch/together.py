@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from ..config import ExperimentError
 from .shell import shell_command
 
 _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36  # prctl
@@ -134,7 +136,13 @@ def run_script(text: str, environment: dict[str, str] | None = None) -> int:
 
     Nothing that it has started is left behind, however it ends: processes that it leaves become children of this one,
     and are killed. If this process is killed, the script hears SIGTERM.
+
+    Raises:
+        ExperimentError: there is no bash or no setsid.
     """
+    path = None if environment is None else environment.get("PATH")
+    if missing := [program for program in ("bash", "setsid") if shutil.which(program, path=path) is None]:
+        raise ExperimentError(f"`{missing[0]}` is not installed here, which the script needs; --dry-run prints it")
     with _parent_of_orphans():
         script = subprocess.Popen(
             ["bash", "-c", text, "disttrain"],

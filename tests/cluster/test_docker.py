@@ -189,9 +189,8 @@ def test_compose_stops_and_goes_on(docker: Engine, image: str, flights: Path, st
         said, _ = first.communicate(timeout=120)
         assert stop.returncode == 0, stop
         assert not (run / "DONE").exists(), said
-        assert 10 <= json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] < 80, said
-
         left_at = int(checkpoints(run)[0].removeprefix("step-"))
+        assert 10 <= left_at < 80, said
         again = start(up, docker.environment)
         said, _ = again.communicate(timeout=300)
         assert again.returncode == 0, said
@@ -206,7 +205,9 @@ def test_compose_stops_and_goes_on(docker: Engine, image: str, flights: Path, st
 def test_submit_stops_and_goes_on(docker: Engine, image: str, flights: Path, straight: Path, tmp_path: Path) -> None:
     """Two containers on this host; Ctrl-C stops both."""
     shutil.copytree(REPOSITORY / "configs", tmp_path / "configs")
-    tmp_path.chmod(0o777)
+    # The containers of compose.yaml have made their own.
+    shutil.copytree(straight.parent.parent / "partitions", tmp_path / "partitions")
+    subprocess.run(["chown", "-R", "1000:1000", tmp_path], check=True)
     docker.docker("network", "create", "disttrain-machines")
     mounts = f"[{{source: {flights}, read_only: true}}]"
     settings = f"launch.docker={{image: '{image}', network: disttrain-machines, user: '1000:1000', mounts: {mounts}}}"

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from disttrain.config import ExperimentError
 from disttrain.launch.shell import Shell, shell_command
-from disttrain.launch.together import together_script
+from disttrain.launch.together import run_script, together_script
 
 from ..agents import REPOSITORY, marked
 
@@ -168,6 +169,11 @@ def test_who_wants_no_hangup_has_none(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 0
     assert not psutil.Process().children()
+
+
+def test_what_it_needs_is_missed_before(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="`bash` is not installed here, which the script needs; --dry-run prints"):
+        run_script(job("true"), {"PATH": str(tmp_path)})
 
 
 def test_words_arrive_as_they_are(tmp_path: Path) -> None:
