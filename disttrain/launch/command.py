@@ -90,11 +90,14 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
 
 def status_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="RUN_DIR", help="of a run, or of a sweep")
+    parser.add_argument("directory", metavar="RUN_DIR", help="of a run or of a sweep; or its EXPERIMENT.yaml")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run_status(arguments: argparse.Namespace) -> int:
     from .status import status
 
-    return status(Path(arguments.directory), arguments.json)
+    directory = Path(arguments.directory)
+    if directory.suffix in (".yaml", ".yml") and directory.is_file():
+        directory = Path(read_experiment(directory).directory)
+    return status(directory, arguments.json)

@@ -88,7 +88,7 @@ def render(request: Request, python: str = "python", gpus: Sequence[str] = ()) -
 
 def about_command(backend: str, request: Request) -> list[str]:
     """The command that renders a script, for its first lines."""
-    words = ["disttrain", "submit", backend, request.path, *request.overrides, *(["--fresh"] if request.fresh else [])]
+    words = ["disttrain", "submit", backend, *request.program[2:]]
     return shell_command(words, width=110).splitlines()
 
 

@@ -199,12 +199,13 @@ _CHECK = """\
 command -v "$python" >/dev/null || { echo "slurm: no $python on $(hostname), see launch.setup" >&2; exit 2; }"""
 
 _STOPPING = """\
-# With USR1 Slurm says that the time is nearly over or that others need the nodes, TERM comes with scancel. Either way
-# the file STOP asks the ranks to write a checkpoint and to leave. (torchrun passes on TERM only, and kills after 30 s.)
+# With USR1 or TERM Slurm says that the time is nearly over, that others need the nodes, or that somebody used scancel.
+# The file STOP asks the ranks to write a checkpoint and to leave. (torchrun passes on TERM only, and kills after 30 s.)
 most_requeues={most}
 asked='' ended='' woken=''
 trap 'asked=1; woken=1; touch -- "$run_dir/STOP"' USR1
-trap 'ended=1; woken=1; touch -- "$run_dir/STOP"' TERM
+trap 'woken=1; touch -- "$run_dir/STOP"; cancelled && ended=1 || asked=1' TERM
+cancelled() {{ scontrol --oneliner show job "$SLURM_JOB_ID" | grep -q " JobState=CANCELLED"; }}
 newest() {{ ls "$run_dir/checkpoints" 2>/dev/null | tail -n 1; }}
 before=$(newest)"""
 
@@ -248,7 +249,7 @@ restarts=${SLURM_RESTART_COUNT:-0}
 if [ "$code" = 0 ] && [ -e "$run_dir/DONE" ]; then
   exit 0
 elif [ -n "$ended" ]; then
-  echo "slurm: ended by SIGTERM; submitted again, it goes on from its last checkpoint" >&2
+  echo "slurm: cancelled; submitted again, it goes on from its last checkpoint" >&2
   exit "$code"
 elif [ "$code" = 0 ] && [ -n "$asked" ]; then
   why="stopped before the run was over"

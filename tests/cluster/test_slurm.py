@@ -24,7 +24,7 @@ from .slurm import PROGRAMS, Cluster, Machine, slurm_cluster, wait_for
 
 pytestmark = pytest.mark.cluster
 
-SECONDS = 600
+SECONDS = 900
 """So long, at most, each thing may take that is waited for."""
 
 EXPERIMENT = f"""\
@@ -42,7 +42,7 @@ partition: {{dir: parts, parts: 2}}
 task: {{kind: node_classification}}
 model: {{kind: hetero_conv, hidden: 8, dropout: 0.3}}
 sampling: {{fanout: [4, 4], batch_size: 4}}
-train: {{epochs: 12, lr: 1e-2, timeout: 60, threads: 1, eval_every: 4, log_every: 5, device: cpu}}
+train: {{epochs: 12, lr: 1e-2, timeout: 600, threads: 1, eval_every: 4, log_every: 5, device: cpu}}
 launch:
   nodes: 2
   python: {json.dumps(sys.executable)}
@@ -86,6 +86,20 @@ class Jobs:
         found = re.match(r"job (\d+)", self.disttrain("submit", "slurm", "tiny.yaml", *words))
         assert found is not None
         return found[1]
+
+    def by_hand(self) -> str:
+        """Submit the template in launch/ by the command that docs/clusters.md shows; returns the number of the job."""
+        page = (REPOSITORY / "docs" / "clusters.md").read_text(encoding="utf-8")
+        (command,) = re.findall(r"^    (mkdir .*sbatch .*)$", page, re.MULTILINE)
+        text = (self.folder / "tiny.yaml").read_text().partition("launch:")[0]
+        (self.folder / "experiment.yaml").write_text(text.replace("name: tiny\n", ""))
+        (self.folder / "launch").symlink_to(REPOSITORY / "launch")
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        said = self.cluster.run(
+            *("bash", "-c", f"{command} train.epochs=1"),
+            directory=self.folder, PATH=path, PYTHONPATH=str(REPOSITORY), TMPDIR=str(self.folder / "temporary"),
+        )  # fmt: skip
+        return said.split()[-1]
 
     def status(self, run: str) -> dict[str, Any]:
         return json.loads(self.disttrain("status", run, "--json"))
@@ -143,6 +157,7 @@ def submitted(jobs: Jobs) -> dict[str, str]:
     """All at once, on one partition directory that none of them finds made: name -> number of the job."""
     seeds = ["sweep.grid.seed=[0,1,2]", "launch.nodes=1", "train.epochs=2", "name=seeds"]
     return {
+        "experiment": jobs.by_hand(),
         "straight": jobs.submit(f"run_dir={json.dumps(ODD)}"),
         "stopped": jobs.submit("name=stopped"),
         "cancelled": jobs.submit("name=cancelled", "train.epochs=100000", "launch.slurm.grace=60"),
@@ -252,6 +267,14 @@ def test_an_array_over_three_seeds(jobs: Jobs, submitted: dict[str, str]) -> Non
     assert "nothing to submit" in jobs.disttrain(
         "submit", "slurm", "tiny.yaml", "sweep.grid.seed=[0,1,2]", "launch.nodes=1", "name=seeds"
     )
+
+
+def test_the_template_works_by_itself(jobs: Jobs, submitted: dict[str, str]) -> None:
+    run, job = "runs/experiment", submitted["experiment"]
+    assert jobs.until_over(run, job) == "COMPLETED", jobs.said(run)
+    found = summary(jobs, run)
+    assert (found["nodes"], found["epochs"]) == (2, 1)
+    assert "lr: 0.01" in (jobs.folder / run / "experiment.yaml").read_text()
 
 
 def test_what_is_refused_is_not_requeued(jobs: Jobs, submitted: dict[str, str]) -> None:

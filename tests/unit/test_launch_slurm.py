@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -111,6 +114,36 @@ def test_the_template_is_what_an_experiment_without_settings_gets(
     assert [entry.name for entry in tmp_path.iterdir()] == ["experiment.yaml"]
 
 
+def test_the_commands_of_the_page_on_slurm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that need no cluster; the others are tried by tests/cluster/test_slurm.py."""
+    monkeypatch.chdir(REPOSITORY)
+    section = (REPOSITORY / "docs" / "clusters.md").read_text(encoding="utf-8").split("\n## Slurm")[1].split("\n## ")[0]
+    first, second, third = re.findall(r"^    (\S.*)$", section, re.MULTILINE)
+    assert cli.run(shlex.split(first)[3:]) == 0
+    assert "#SBATCH --job-name=quickstart" in capsys.readouterr().out
+    assert second.startswith("mkdir") and third.startswith("python -m disttrain status ")
+    (settings,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    assert experiment(settings).launch.slurm.gpus == 4
+
+
+def test_a_login_node_without_torch_will_do(tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    (tmp_path / "runs" / "experiment").mkdir(parents=True)
+    (tmp_path / "runs" / "experiment" / "experiment.yaml").write_text("")
+    code = (
+        "import sys; from disttrain import cli\n"
+        "for words in (['submit', 'slurm', 'experiment.yaml', '--dry-run'], ['status', 'experiment.yaml']):\n"
+        "    assert cli.run(words) == 0\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'psutil')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "runs/experiment: not started" in done.stdout
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bash_can_read_it(name: str) -> None:
     done = subprocess.run(["bash", "-n"], input=SCRIPTS[name]().encode(), capture_output=True, timeout=30)
@@ -133,7 +166,12 @@ class Stage:
         self.folder = folder
         self.bin = folder / "bin"
         self.bin.mkdir()
-        self.program("scontrol", '[ "$1" = requeue ] && echo "$2" >>"$STAGE/requeued" || printf "node1\\nnode2\\n"')
+        self.program(
+            "scontrol",
+            """\
+case "$*" in requeue*) echo "$2" >>"$STAGE/requeued";; "show hostnames"*) printf "node1\\nnode2\\n";;
+*"show job 41234") echo "JobId=41234 JobName=x JobState=$(cat "$STAGE/state" || echo RUNNING) Reason=None";; esac""",
+        )
         self.program(
             "srun",
             """\
@@ -249,7 +287,8 @@ FURTHER = "mkdir -p runs/experiment/checkpoints/step-7"
         ("true", 0, 0, False, "stopped by hand"),
         ("signal USR1", 0, 0, True, "stopped before the run was over; requeued (1 of at most 20 times)"),
         ("signal USR1", 20, 1, False, "not requeued"),
-        ("signal TERM", 0, 0, False, "ended by SIGTERM"),
+        ('echo CANCELLED >"$STAGE/state"; signal TERM', 0, 0, False, "slurm: cancelled; submitted again"),
+        ("signal TERM", 0, 0, True, "stopped before the run was over; requeued"),
         ("signal USR1; exit 1", 0, 1, False, "it would fail again"),
         (f"signal USR1; {DONE}", 0, 0, False, ""),
         ("signal USR1; signal USR1", 0, 0, True, "requeued (1 of"),
@@ -270,9 +309,9 @@ def test_what_is_requeued(stage: Stage, does: str, count: int, code: int, requeu
 
 def test_a_stop_before_the_start(stage: Stage) -> None:
     """While the environment is set up: the ranks are not started, the next attempt is not stopped by the old file."""
-    for signal, requeued in (("USR1", ["41234"]), ("TERM", [])):
+    for signal in ("USR1", "TERM"):
         ran = stage.run(render(experiment(f"launch: {{setup: 'kill -{signal} $$'}}"), "experiment.yaml"))
-        assert (ran.code, ran.ranks, ran.requeued) == (0, [], requeued), ran.err
+        assert (ran.code, ran.ranks, ran.requeued) == (0, [], ["41234"]), ran.err
         assert not (stage.folder / "runs" / "experiment" / "STOP").exists()
 
 
