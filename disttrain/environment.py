@@ -35,3 +35,13 @@ def place() -> str:
 def turn() -> int:
     """Which of the ranks on its machine this one is, 0-based."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def may_restart() -> bool:
+    """Whether torchrun starts ranks again when some have failed, or machines were lost (`--max-restarts`)."""
+    return os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+
+
+def job_name() -> str:
+    """As torchrun has been told by `--rdzv-id`; "" without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")

@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn
 import psutil
 
 _SUBREAPER = 36  # prctl
-_NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # unshare
+_NEW_MOUNTS, _NEW_USERS, _NEW_NAMES, _NEW_NETWORK = 0x20000, 0x10000000, 0x4000000, 0x40000000  # unshare
 _PRIVATE = 0x44000  # mount: MS_REC | MS_PRIVATE
 
 
@@ -93,6 +93,10 @@ class Forked:
         if self.returncode is None:
             self.returncode = self._server.exit_code(self.pid)
         return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
     def wait(self, timeout: float) -> int:
         deadline = threading.Event()
@@ -221,12 +225,25 @@ def _close_inherited() -> None:
             os.dup2(nothing, number, inheritable=False)
 
 
+def _enter(namespace: str, name: str) -> None:
+    """From now on this process and those it starts are on another host."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    network = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    if libc.setns(network, _NEW_NETWORK) or libc.unshare(_NEW_NAMES):
+        raise OSError(ctypes.get_errno(), f"entering {namespace}")
+    os.close(network)
+    socket.sethostname(name)
+
+
 def _become(command: list[str], environment: dict[str, str], directory: str) -> NoReturn:
     """Run `python -m <command>` in this process."""
     module, *arguments = command
+    host = environment.pop("DISTTRAIN_TEST_HOST", "")  # as `tests.cluster.hosts` has it; ranks are there already
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    if host:
+        _enter(*host.split())
     if "DISTTRAIN_TEST_USER" in environment:
         os.setgroups([])
         os.setgid(int(environment["DISTTRAIN_TEST_USER"]))

@@ -35,7 +35,12 @@ class RowLoader:
         self.y = (self.x @ torch.randn(NUM_FEATURES, NUM_CLASSES, generator=generator)).argmax(dim=1)
         self.num_steps = -(-num_rows // batch_size)
 
-    def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]:
+    rounds = 1
+
+    def steps_of(self, epoch: int, past: Any = ()) -> int:
+        return self.num_steps
+
+    def batches(self, epoch: int, start: int = 0, past: Any = ()) -> Generator[HeteroData, None, None]:
         order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(epoch))
         for step in range(start, self.num_steps):
             whole = order[step * self.batch_size : (step + 1) * self.batch_size]
@@ -44,6 +49,7 @@ class RowLoader:
             batch["v"].x, batch["v"].y = self.x[mine], self.y[mine]
             batch["v"].batch_size, batch["v"].input_id = len(mine), mine
             batch.epoch, batch.step, batch.num_global_seeds = epoch, step, len(whole)
+            batch.share, batch.closes_step = self.world.rank, True
             yield batch
 
     def _share(self, rows: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ class Dealt:
     ends: np.ndarray
     """int64 [num_steps * num_ranks + 1]: where each of these parts begins, and where the last one ends."""
     num_ranks: int
+    first: int = 0
+    """The step that these begin with; those before it were divided up otherwise."""
 
     @staticmethod
     def of_keys(places: np.ndarray, steps: np.ndarray, ranks: np.ndarray, num_steps: int, num_ranks: int) -> Dealt:
@@ -33,15 +35,20 @@ class Dealt:
 
     def __len__(self) -> int:
         """Steps, the same on all ranks."""
-        return (len(self.ends) - 1) // self.num_ranks
+        return self.first + (len(self.ends) - 1) // self.num_ranks
 
     def of(self, step: int, rank: int) -> np.ndarray:
-        at = step * self.num_ranks + rank
+        at = (step - self.first) * self.num_ranks + rank
         return self.places[self.ends[at] : self.ends[at + 1]]
 
     def num_seeds(self, step: int) -> int:
         """Over all ranks."""
+        step -= self.first
         return int(self.ends[(step + 1) * self.num_ranks] - self.ends[step * self.num_ranks])
+
+    def taken(self, num_steps: int) -> np.ndarray:
+        """The places of the first so many steps."""
+        return self.places[: self.ends[num_steps * self.num_ranks]]
 
 
 def shuffled_places(count: int, run_seed: int, epoch: int, shuffle: bool) -> np.ndarray:

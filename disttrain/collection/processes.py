@@ -231,7 +231,7 @@ class _Worker:
 
 def _at(steps: Steps, step: int, graph: int) -> str:
     """Where a worker was."""
-    where = f"(epoch {steps.epoch + 1}, step {step})"
+    where = f"(epoch {steps.epoch + 1}, step {step // len(steps.shares)})"
     if graph >= 0:
         return f"at graph {graph} {where}"
     ids = steps.graphs_of(min(step, len(steps) - 1))

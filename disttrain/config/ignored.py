@@ -48,6 +48,12 @@ def ignored_settings(experiment: Experiment) -> list[str]:
         idle(scheduler, ("train", "scheduler"), "min_factor", f"train.scheduler.kind is {scheduler.kind}")
     if train.on_nan == "stop":
         idle(train, ("train",), "max_skipped", "train.on_nan is stop, the first such step ends the run")
+    elastic = train.elastic
+    if experiment.launch.min_nodes is None:
+        for key in ("keep", "lr"):
+            idle(elastic, ("train", "elastic"), key, "launch.min_nodes is null, no machine may be missing")
+    elif elastic.keep == "batches":
+        idle(elastic, ("train", "elastic"), "lr", "train.elastic.keep is batches, a step has as many seeds as ever")
     task = experiment.task
     if isinstance(task, GraphTask):
         about = f"task.kind is {task.kind}"

@@ -167,7 +167,7 @@ class Launch(Section):
     nodes: PositiveInt | None = None
     """Machines."""
     min_nodes: PositiveInt | None = None
-    """When machines are lost, go on with as few; null: with all or none."""
+    """When machines are lost, go on with as few, as `train.elastic` says; null: with all or none."""
     procs_per_node: PositiveInt | None = None
     """Ranks on each machine."""
     max_restarts: Annotated[int, Field(ge=0)] = 0

@@ -37,6 +37,17 @@ class Checkpoints(Section):
     """How many of the newest stay; the best one stays beside them."""
 
 
+class Elastic(Section):
+    """What stays as it was when fewer machines take part than `launch.nodes` (see `launch.min_nodes`)."""
+
+    keep: Literal["batches", "per_rank"] = "batches"
+    """batches: every mini-batch. A step has a share for each rank of `launch.nodes` machines, and those that are there
+    compute them all, one after another where need be: the loss goes the same way, to rounding, and a step takes longer.
+    per_rank: what a rank has in a step. Steps then have fewer seeds, and an epoch has more steps."""
+    lr: Literal["linear", "sqrt", "constant"] = "linear"
+    """With `per_rank`: how the learning rate follows the number of seeds in a step."""
+
+
 class Train(Section):
     epochs: PositiveInt = 10
     max_steps: PositiveInt | None = None
@@ -72,5 +83,6 @@ class Train(Section):
     threads: PositiveInt | None = None
     """Compute threads per rank; null: the cores that the job may use, shared out among its machine's ranks (or
     OMP_NUM_THREADS)."""
+    elastic: Elastic = Elastic()
     timeout: Annotated[float, Field(gt=0.0, le=1e7)] = 300.0
     """Seconds that one rank waits for another before the job ends with a message."""

@@ -36,6 +36,8 @@ class Holds:
     manifest: str
     """Its checksum, see `manifest_digest`."""
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
+    source: str = ""
+    """The host that has everything, and sent them."""
 
     @staticmethod
     def read(directory: Path) -> Holds | None:
@@ -51,7 +53,7 @@ class Holds:
             if content["format"] != _FORMAT or seal != _seal(content):
                 raise ValueError("its checksum differs")
             pieces = {name: [Piece(*piece) for piece in pieces] for name, pieces in content["files"].items()}
-            return Holds(content["manifest"], pieces)
+            return Holds(content["manifest"], pieces, content.get("source", ""))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, OSError) as error:
@@ -62,7 +64,9 @@ class Holds:
 
     def write(self, directory: Path) -> None:
         """Land `holds.json`. What it names is on the disk already."""
-        content: dict[str, Any] = {"format": _FORMAT, "manifest": self.manifest, "files": self.pieces}
+        content: dict[str, Any] = {
+            "format": _FORMAT, "manifest": self.manifest, "files": self.pieces, "source": self.source,
+        }  # fmt: skip
         temporary = directory / f"{HOLDS}.partial"
         with temporary.open("w", encoding="utf-8") as file:
             json.dump({**content, "blake2b": _seal(content)}, file, indent=1)
@@ -83,7 +87,8 @@ class Holds:
             except (OSError, KeyError):
                 return False
 
-        return Holds(self.manifest, {name: pieces for name, pieces in self.pieces.items() if is_there(name)})
+        there = {name: pieces for name, pieces in self.pieces.items() if is_there(name)}
+        return Holds(self.manifest, there, self.source)
 
     def missing(self, wanted: Ranges) -> Ranges:
         """The parts of ranges that no piece covers; files without any are left out."""

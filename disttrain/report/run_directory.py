@@ -7,8 +7,10 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import shutil
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,12 +19,20 @@ import psutil
 
 from ..config import Experiment, ExperimentError
 from ..config.file import write_experiment
+from ..environment import job_name
 from ..world import World
 from .files import explaining, finite, replace_text
 
 logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
+_NAMELESS = "none"
+"""How torchrun names a job that has no `--rdzv-id`: others may be called so too."""
+_SECONDS_TO_END = 30.0
+"""Beyond `train.timeout`, for a process that has lost the others."""
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_TO_SHOW_UP = 1.0
+"""A shared disk may show a file to other machines a moment later."""
 _JOB = "job.json"
 _OURS = (
     "checkpoints",
@@ -43,9 +53,17 @@ class RunDirectory:
     path: Path
     _lock: TextIO
 
+    token: str
+    """In the lock: by it, other machines see whether this is the directory that they have."""
+
     @staticmethod
-    def open(path: Path) -> RunDirectory:
+    def open(path: Path, job: str = "", patience: float = 0.0) -> RunDirectory:
         """Take the directory, making it if need be.
+
+        Args:
+            job: whose processes may succeed one another, machines that are gone among them; "": of none.
+            patience: seconds to wait for a process of that job, which has lost its machine or its network and will end.
+                After that its lock, which a file system may keep when a machine is gone, is void.
 
         Raises:
             ExperimentError: if another process uses it, it may not be written to, or it holds files that are no run's
@@ -54,13 +72,8 @@ class RunDirectory:
         with explaining(path, "the run directory"):
             path.mkdir(parents=True, exist_ok=True)
             _refuse_others(path)
-            lock = open(path / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115 (stays open while the run lasts)
-            try:
-                _take(lock, path)
-            except BaseException:
-                lock.close()
-                raise
-        return RunDirectory(path, lock)
+            token = secrets.token_hex(8)
+            return RunDirectory(path, _taken(path, token, job, patience), token)
 
     def write_experiment(self, experiment: Experiment) -> None:
         with explaining(self.path, "experiment.yaml"):
@@ -88,25 +101,52 @@ class RunDirectory:
         self._lock.close()  # and with it goes the lock
 
 
-def open_run_directory(world: World, path: Path, fresh: bool) -> RunDirectory | None:
+def open_run_directory(world: World, path: Path, fresh: bool, elastic: bool = False) -> RunDirectory | None:
     """Rank 0 takes the run directory and gets it; the other ranks get None, or its error.
 
     Args:
         fresh: remove what an earlier run left, on every machine; but not when torchrun restarts the ranks of the very
             job that began anew. That is told by the processes that would start the ranks again: `job.json` lists them.
+        elastic: machines come and go. So the process that has the directory may be one of this job's that has lost the
+            others, and is waited for; and the first rank of each machine that does not see rank 0's directory takes
+            its own, so that the run can go on from there without the machine of rank 0.
     """
     what = "opening the run directory"
     opened: list[RunDirectory] = []
-    world.lead(lambda: opened.append(RunDirectory.open(path)), what)
+    job, patience = (job_name(), world.timeout + _SECONDS_TO_END) if elastic else ("", 0.0)
+    world.lead(lambda: opened.append(RunDirectory.open(path, job, patience)), what)
+    if elastic and world.num_machines > 1:
+        token = world.broadcast(opened[0].token if opened else "", what)
+
+        def own() -> None:
+            if not world.is_lead and not _shows(path, token):
+                opened.append(RunDirectory.open(path, job, patience))
+
+        world.lead(own, what, per_machine=True)
     if fresh:
         launchers = set(world.gather(_launcher(), what))
+        known = set(_recorded(path))
+        # A machine that joins later has what an earlier run left there, while the others are well on with this one.
+        world.lead(lambda: None if launchers & known else _clear(path), what, per_machine=True)
+        world.barrier(what)
         known = set().union(*world.gather(_recorded(path) if world.leads_machine else [], what))
-        if not launchers & known:
-            world.lead(lambda: _clear(path), what, per_machine=True)
-            world.barrier(what)
-            known = set()
         world.lead(lambda: _record(path, launchers | known), what, per_machine=True)
     return opened[0] if opened else None
+
+
+def _shows(path: Path, token: str) -> bool:
+    """Whether this machine sees the directory that rank 0 has, by what it has written there."""
+    deadline = time.monotonic() + _SECONDS_TO_SHOW_UP
+    while True:
+        try:
+            os.listdir(path)  # makes a network file system look again
+            if token in (path / _LOCK).read_text(encoding="utf-8"):
+                return True
+        except OSError:
+            pass
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.2)
 
 
 def _is_of_a_run(path: Path) -> bool:
@@ -122,24 +162,42 @@ def _refuse_others(path: Path) -> None:
         )
 
 
-def _take(lock: TextIO, path: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+def _taken(path: Path, token: str, job: str, patience: float) -> TextIO:
+    """The lock of the directory, taken."""
+    deadline, told = time.monotonic() + patience, False
+    while True:
+        lock = open(path / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115 (stays open while the run lasts)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno in (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK):
+                logger.warning("%s is on a file system without locks: make sure that no two runs use it at once", path)
+                break
             lock.seek(0)
-            holder = lock.read().strip() or "another process"
-            raise ExperimentError(
-                f"the run directory {path} is in use by {holder}. Wait for it to end or stop it, or give this run "
-                "another name or run_dir"
-            ) from error
-        if error.errno not in (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK):
-            raise
-        logger.warning("%s is on a file system without locks: make sure that no two runs use it at once", path)
+            holder, _, others = lock.read().partition("\n")
+            lock.close()
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            ours = bool(job) and f"job {job}\n" in others
+            if not ours or (time.monotonic() >= deadline and job == _NAMELESS):
+                raise ExperimentError(
+                    f"the run directory {path} is in use by {holder.strip() or 'another process'}. Wait for it to end "
+                    "or stop it, or give this run another name or run_dir"
+                    + (f"; if its machine is gone, remove {path / _LOCK}" if ours else "")
+                ) from error
+            if time.monotonic() >= deadline:
+                logger.warning("%s is taken over from %s, which this job has lost", path, holder)
+                (path / _LOCK).unlink(missing_ok=True)
+            elif not told:
+                logger.warning("waiting for %s, which this job has lost, to let go of %s", holder, path)
+                told = True
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
     lock.seek(0)
     lock.truncate()
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n{token}\njob {job}\n")
     lock.flush()
+    return lock
 
 
 def _launcher() -> str:

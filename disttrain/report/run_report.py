@@ -14,6 +14,8 @@ from ..config import ExperimentError
 from .files import explaining, finite
 from .scalars import ScalarFile
 
+_LONGEST_LINE = 1 << 20
+
 
 class RunReport:
     """Appends to `metrics.jsonl` and `tensorboard/` in a run directory.
@@ -68,7 +70,7 @@ class RunReport:
 
 
 def _cut_back(path: Path, length: int, step: int) -> None:
-    if length and path.exists() and path.stat().st_size >= length:
+    if length and path.exists() and _ends_line_at(path, length, step):
         os.truncate(path, length)
         return
     # Not the file that the checkpoint knew (another machine's, or the checkpoint is from a copied directory).
@@ -84,6 +86,19 @@ def _cut_back(path: Path, length: int, step: int) -> None:
     temporary = path.with_name(".metrics.jsonl.tmp")
     temporary.write_text("".join(kept), encoding="utf-8")
     os.replace(temporary, path)
+
+
+def _ends_line_at(path: Path, length: int, step: int) -> bool:
+    """Whether the first so many bytes end with a line of this step, or an earlier one."""
+    if path.stat().st_size < length:
+        return False
+    with open(path, "rb") as file:
+        file.seek(max(0, length - _LONGEST_LINE))
+        before = file.read(min(length, _LONGEST_LINE))
+    try:
+        return before.endswith(b"\n") and json.loads(before.splitlines()[-1])["step"] <= step
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _scalars(figures: dict[str, Any], group: str) -> list[tuple[str, float]]:

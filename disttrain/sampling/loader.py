@@ -16,6 +16,7 @@ from torch_geometric.data import HeteroData
 from ..config import ExperimentError, Sampling
 from ..graph.graph import Graph
 from ..graph.schema import Wants
+from ..roster import Roster
 from ..world import World
 from .columns import Columns, by_store
 from .drawable import lay_out
@@ -24,8 +25,9 @@ from .kind import kind_conflicts, kind_of
 from .line import Line
 from .neighbors import NeighborSampler
 from .one_hop import one_hop_of
+from .rounds import Rounds
 from .route import Route
-from .seeds import Seeds, Shares, share_batches, share_epoch
+from .seeds import Past, Seeds, Shares, divide_rest, share_batches, share_epoch
 from .subgraph import Subgraph
 from .temporal import comparable, time_keys
 
@@ -73,10 +75,10 @@ class _Worker:
         )
         self.fetcher = FeatureFetcher(loader.columns, self.route)
 
-    def draw(self, shares: Shares, epoch: int, step: int) -> Subgraph:
+    def draw(self, rounds: Rounds, epoch: int, at: int) -> Subgraph:
         """The neighbourhood of this rank's seeds, without attributes. A collective, as `make`."""
         loader = self.loader
-        places = shares.of(step, loader.world.rank)
+        places, step = rounds.of(at, loader.world.rank), rounds.step(at)
         return self.sampler.sample(
             loader.node_type,
             loader.seeds.ids[places],
@@ -86,12 +88,12 @@ class _Worker:
             times=None if loader.time_keys is None else loader.time_keys[places],
         )
 
-    def make(self, shares: Shares, epoch: int, step: int) -> HeteroData:
+    def make(self, rounds: Rounds, epoch: int, at: int) -> HeteroData:
         """One mini-batch of this rank. A collective: each machine's worker of this number makes its own."""
         loader, node_type = self.loader, self.loader.node_type
         exchanges, bytes_sent, asked = self.route.exchanges, self.route.bytes_sent, self.fetcher.asked.copy()
-        places = shares.of(step, loader.world.rank)
-        drawn = self.draw(shares, epoch, step)
+        places = rounds.of(at, loader.world.rank)
+        drawn = self.draw(rounds, epoch, at)
         stores = by_store(self.fetcher.fetch(drawn))
 
         batch = HeteroData()
@@ -114,8 +116,9 @@ class _Worker:
             for key, tensor in stores.get(edge_type, {}).items():
                 store[key] = tensor
             store.num_sampled_edges = drawn.num_edges[edge_type]
-        batch.epoch, batch.step = epoch, step
-        batch.num_global_seeds = shares.num_seeds(step)
+        batch.epoch, batch.step = epoch, rounds.step(at)
+        batch.share, batch.closes_step = rounds.share(at, loader.world.rank), rounds.closes_step(at)
+        batch.num_global_seeds = rounds.num_seeds(at)
         batch.world_size = loader.world.size
         loader.traffic.add(
             self.route.exchanges - exchanges, self.route.bytes_sent - bytes_sent, self.fetcher.asked - asked
@@ -139,6 +142,7 @@ class NodeLoader:
         training: shuffle, with `fanout` and `batch_size`; otherwise original order, with `eval_fanout`,
             `eval_batch_size`, and the same batches and draws each time, whatever the ranks.
         columns: what batches carry, where loaders share it (and with it the cache); otherwise made of `wants`.
+        roster: of training: who does which share of a step. None: each rank its own.
 
     Raises:
         ExperimentError: the fanout does not fit the graph, or it lacks the weights or times to draw by.
@@ -156,6 +160,7 @@ class NodeLoader:
         wants: Wants,
         training: bool,
         columns: Columns | None = None,
+        roster: Roster | None = None,
     ) -> None:
         self.world, self.graph, self.node_type, self.seeds = world, graph, node_type, seeds
         self.sampling, self.run_seed, self.wants, self.training = sampling, run_seed, wants, training
@@ -176,28 +181,56 @@ class NodeLoader:
             )
         self.columns = columns or Columns.of(graph, wants)
         self.traffic = Traffic()
-        self._owners = graph.node_books[node_type].owners(seeds.ids)
+        self._roster = roster if roster is not None and training else Roster.whole(world)
+        self._owners: dict[int, np.ndarray] = {}
         self._workers = [_Worker(self)]
         self.num_steps = len(self._shares(0))
+        """Per epoch, without a `past`."""
 
-    def _shares(self, epoch: int) -> Shares:
+    @property
+    def rounds(self) -> int:
+        """Batches that a rank has in each step."""
+        return self._roster.rounds
+
+    def steps_of(self, epoch: int, past: Past = ()) -> int:
+        """How many steps an epoch has, those of its `past` included."""
+        return len(self._shares(epoch, past)) if past else self.num_steps
+
+    def _shares(self, epoch: int, past: Past = ()) -> Shares:
         sampling = self.sampling
         if not self.training:
             return share_batches(len(self.seeds), self.world.size, sampling.eval_batch_size or sampling.batch_size)
-        return share_epoch(
-            self.seeds,
-            self._owners,
-            num_machines=self.world.num_machines,
-            ranks_per_machine=self.world.local_size,
-            batch_size=sampling.batch_size,
-            shuffle=sampling.shuffle,
-            locality=sampling.locality,
-            run_seed=self.run_seed,
-            epoch=epoch,
-        )
 
-    def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]:
+        def divide(places: np.ndarray, num_machines: int) -> Shares:
+            return share_epoch(
+                self.seeds,
+                self._owners_among(num_machines),
+                num_machines=num_machines,
+                ranks_per_machine=self.world.local_size,
+                batch_size=sampling.batch_size,
+                shuffle=sampling.shuffle,
+                locality=sampling.locality,
+                run_seed=self.run_seed,
+                epoch=epoch,
+                places=places,
+            )
+
+        return divide_rest(len(self.seeds), divide, self._roster.machines, past)
+
+    def _owners_among(self, num_machines: int) -> np.ndarray:
+        """int64 [num_seeds]: which of so many machines owns each seed."""
+        if num_machines not in self._owners:
+            books = self.graph.seen_by(0, num_machines).node_books
+            self._owners[num_machines] = books[self.node_type].owners(self.seeds.ids)
+        return self._owners[num_machines]
+
+    def batches(self, epoch: int, start: int = 0, past: Past = ()) -> Generator[HeteroData, None, None]:
         """The batches of one epoch from step `start` on, in order. Every rank iterates, and leaves, at the same step.
+
+        With fewer machines than the run is laid out for, there are `rounds` batches in each step.
+
+        Args:
+            past: how the epoch began, where that was with other numbers of machines.
 
         Leaving early is clean: batches that workers of other machines may be waiting for are still made (at most
         `workers * prefetch`), then the threads end.
@@ -205,7 +238,7 @@ class NodeLoader:
         Raises:
             PeerError: another machine failed, or did not answer in time.
         """
-        yield from self._steps(epoch, start, _Worker.make)
+        yield from self._steps(epoch, start, _Worker.make, past)
 
     def draw(self, epoch: int, see: Callable[[Sequence[np.ndarray]], None]) -> int:
         """Draw the batches of one epoch without fetching their attributes. Every rank calls it.
@@ -221,29 +254,30 @@ class NodeLoader:
             PeerError: another machine failed, or did not answer in time.
         """
 
-        def look(worker: _Worker, shares: Shares, epoch: int, step: int) -> int:
+        def look(worker: _Worker, rounds: Rounds, epoch: int, at: int) -> int:
             before = worker.route.bytes_sent
-            see(worker.fetcher.ids_of(worker.draw(shares, epoch, step)))
+            see(worker.fetcher.ids_of(worker.draw(rounds, epoch, at)))
             return worker.route.bytes_sent - before
 
         return sum(self._steps(epoch, 0, look))
 
     def _steps(
-        self, epoch: int, start: int, make: Callable[[_Worker, Shares, int, int], Any]
+        self, epoch: int, start: int, make: Callable[[_Worker, Rounds, int, int], Any], past: Past = ()
     ) -> Generator[Any, None, None]:
-        """What `make` returns for each step, in order."""
-        shares = self._shares(epoch)
+        """What `make` returns for each round of each step, in order."""
+        rounds = Rounds(self._shares(epoch, past), self._roster)
+        start *= self.rounds
         with self._borrowed_workers() as workers:
             if self.sampling.workers == 0:
-                for step in range(start, len(shares)):
-                    yield make(workers[0], shares, epoch, step)
+                for at in range(start, len(rounds)):
+                    yield make(workers[0], rounds, epoch, at)
                 return
             line = Line(
-                workers, make, shares, epoch, start, self.sampling.prefetch, self.world.timeout, str(self.world)
+                workers, make, rounds, epoch, start, self.sampling.prefetch, self.world.timeout, str(self.world)
             )
             try:
-                for step in range(start, len(shares)):
-                    yield line.next(step)
+                for at in range(start, len(rounds)):
+                    yield line.next(at)
             finally:
                 line.close()
 

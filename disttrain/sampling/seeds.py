@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -91,16 +91,52 @@ class Shares:
 
     steps: tuple[tuple[np.ndarray, ...], ...]
     """[num_steps][num_ranks] arrays of places; some may be empty."""
+    first: int = 0
+    """The step that these begin with; those before it were divided up otherwise."""
 
     def __len__(self) -> int:
-        return len(self.steps)
+        return self.first + len(self.steps)
 
     def of(self, step: int, rank: int) -> np.ndarray:
-        return self.steps[step][rank]
+        return self.steps[step - self.first][rank]
 
     def num_seeds(self, step: int) -> int:
         """Over all ranks."""
-        return sum(len(share) for share in self.steps[step])
+        return sum(len(share) for share in self.steps[step - self.first])
+
+    def taken(self, num_steps: int) -> np.ndarray:
+        """The places of the first so many steps."""
+        parts = [share for step in self.steps[:num_steps] for share in step]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+Past = tuple[tuple[int, int], ...]
+"""Of an epoch that has begun with other numbers of machines: (machines, steps done with these), in their order."""
+
+
+class Divided(Protocol):
+    """`Shares`, and what a collection has in their stead: a dataclass with `first`, the step that it begins with."""
+
+    def taken(self, num_steps: int) -> np.ndarray: ...
+
+
+AnyShares = TypeVar("AnyShares", bound=Divided)
+
+
+def divide_rest(
+    num_seeds: int, divide: Callable[[np.ndarray, int], AnyShares], num_machines: int, past: Past = ()
+) -> AnyShares:
+    """Divide up what an epoch has left, so that each seed comes once in it, whatever the machines.
+
+    Args:
+        divide: (places, machines) -> those places of the split, divided up among so many machines.
+        num_machines: that are there now.
+    """
+    left, done = np.arange(num_seeds), 0
+    for machines, steps in past:
+        left = np.setdiff1d(left, divide(left, machines).taken(steps), assume_unique=True)
+        done += steps
+    return replace(divide(left, num_machines), first=done)  # pyright: ignore[reportArgumentType]
 
 
 def share_epoch(
@@ -114,6 +150,7 @@ def share_epoch(
     locality: bool,
     run_seed: int,
     epoch: int,
+    places: np.ndarray | None = None,
 ) -> Shares:
     """Divide a split among ranks and steps: every seed exactly once, equal shares (to within one), equal step counts.
 
@@ -123,13 +160,13 @@ def share_epoch(
 
     Args:
         owners: int [num_seeds], the machine that owns each seed.
+        places: int64, ascending: of the split, those that are to be divided; None: all.
     """
-    num_seeds, num_ranks = len(seeds), num_machines * ranks_per_machine
-    order = np.arange(num_seeds)
+    order = np.arange(len(seeds)) if places is None else places
+    num_seeds, num_ranks = len(order), num_machines * ranks_per_machine
     if shuffle:
-        order = np.argsort(
-            shuffle_keys(np.uint64(stream_key(run_seed, epoch, _SHUFFLE, 0, 0)), seeds.original), kind="stable"
-        )
+        keys = shuffle_keys(np.uint64(stream_key(run_seed, epoch, _SHUFFLE, 0, 0)), seeds.original[order])
+        order = order[np.argsort(keys, kind="stable")]
     if not locality:
         whole = num_ranks * batch_size
         return Shares(

@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..config.counted import counted
 from .batch_norms import each_by_itself
 from .nonfinite import first_bad_tensor, first_over_ranks
 from .phases import PhaseClock
-from .replicas import running_statistics
 from .transfer import Transfer
 
 if TYPE_CHECKING:
@@ -30,12 +26,12 @@ class BadSteps:
         self._trainer = trainer
         self._batches = range(0)
         """Of the epoch, those of the bad step that was found."""
-        self._statistics: list[Tensor] = []
+        self._statistics: Any = None
 
     def remember(self) -> None:
         """Before a step: what a batch changes beside the weights, should the step have to be left out."""
         if self._trainer.settings.on_nan == "skip":
-            self._statistics = [buffer.clone() for buffer in running_statistics(self._trainer.model)]
+            self._statistics = self._trainer.statistics.copy()
 
     def find(self, look: bool) -> bool:
         """Whether a step came to nothing. The position goes back to it, as nothing has happened since.
@@ -54,7 +50,7 @@ class BadSteps:
         position.step -= ago
         size = trainer.settings.accumulate
         position.epoch_step = ((position.epoch_step - 1) // size - (ago - 1)) * size
-        end = min(position.epoch_step + size, trainer.loaders["train"].num_steps)
+        end = min(position.epoch_step + size, trainer.epoch_steps)
         self._batches = range(position.epoch_step, end)
         return True
 
@@ -71,13 +67,14 @@ class BadSteps:
         trainer, position, settings = self._trainer, self._trainer.position, self._trainer.settings
         batches, self._batches = self._batches, range(0)
         transfer = Transfer(trainer.world.device, PhaseClock(trainer.world.device))
+        loader = trainer.loaders["train"]
         with (
-            closing(trainer.loaders["train"].batches(position.epoch, start=batches.start)) as again,
+            closing(loader.batches(position.epoch, start=batches.start, past=position.past)) as again,
             each_by_itself(trainer.model),
         ):
             found = first_bad_tensor(
-                trainer.model, trainer.task, trainer.precision, islice(transfer(again), len(batches)),
-                trainer.experiment.seed, trainer.world.rank,
+                trainer.model, trainer.task, trainer.precision,
+                islice(transfer(again), len(batches) * loader.rounds), trainer.experiment.seed,
             )  # fmt: skip
         text = first_over_ranks(found, f"step {position.step} (epoch {position.epoch + 1})", trainer.world)
         text = f"the loss or a gradient is not finite: {text}"
@@ -88,9 +85,7 @@ class BadSteps:
             hint = "bf16, or train.fp32_layers" if fp16 else "a smaller lr, or train.grad_clip"
             raise FloatingPointError(f"{text}. Try {hint}, and look for values that are not finite in the data")
         trainer.gradient.reset()
-        with torch.no_grad():
-            for buffer, before in zip(running_statistics(trainer.model), self._statistics, strict=True):
-                buffer.copy_(before)
+        trainer.statistics.put_back(self._statistics)
         trainer.saved.write("skipped", reason=text)
         if trainer.world.is_lead:
             logger.warning("%s; this step is left out", text)

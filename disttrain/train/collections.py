@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from torch import nn
+from torch_geometric.nn import BatchNorm
 
 from .. import data
 from ..collection.columns import Objects
@@ -33,9 +34,11 @@ from ..data.folds import split_files, split_in_turn, split_rows
 from ..data.split import MASKS, check_labels, has_label
 from ..graph.files import MANIFEST
 from ..graph.schema import GRAPH
+from ..roster import Roster
 from ..tasks.labels import label_place
 from ..world import World
 from .alone import alone
+from .batch_norms import SharedBatchNorm
 from .collection_making import make_collection, state_of
 from .collection_place import Place, folder_of, place_by_files
 from .conflicts import refuse, world_conflicts
@@ -157,11 +160,13 @@ def build_graph_loaders(
     """The loaders of a run; see `build_loaders`."""
     wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
     processes = worker_processes(world, graphs, experiment.sampling)
+    # Batch norms are over the rows of a whole step, and cannot wait for those of a second batch.
+    joined = any(isinstance(module, (SharedBatchNorm, BatchNorm)) for module in model.modules())
 
     def loader(split: str) -> GraphLoader:
         return GraphLoader(
             world, graphs, task.splits[split], sampling=experiment.sampling, run_seed=experiment.seed, wants=wants,
-            training=split == "train", processes=processes,
+            training=split == "train", processes=processes, roster=Roster.of(experiment, world), joined=joined,
         )  # fmt: skip
 
     return {split: loader(split) for split in ("train", "val", "test")}

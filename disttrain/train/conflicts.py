@@ -8,10 +8,11 @@ from importlib.util import find_spec
 import torch
 from torch_geometric.data import HeteroData
 
-from ..config import EdgeType, Experiment, ExperimentError, HeteroConvModel, edge_type_name
+from ..config import EdgeType, Experiment, ExperimentError, HeteroConvModel, Launch, edge_type_name
 from ..config.check import nearest
 from ..config.counted import counted
 from ..config.yaml import path_text
+from ..roster import laid_out_for
 from ..sampling.kind import missing_attributes
 from ..world import World
 
@@ -28,26 +29,39 @@ def world_conflicts(experiment: Experiment, world: World) -> list[str]:
     """Where the experiment does not fit the ranks and devices that were started."""
     launch, parts = experiment.launch, experiment.partition.parts
     found = []
-    least = launch.min_nodes or launch.nodes or 1
-    if launch.nodes is not None and not least <= world.num_machines <= launch.nodes:
-        found.append(
-            f"launch.nodes is {launch.nodes}, but {_started(world.num_machines)}; "
-            f"start as many (--nnodes {launch.nodes}), or set launch.nodes={world.num_machines}"
-        )
+    laid_out = laid_out_for(experiment, world.num_machines)
+    found += _number_of_machines(launch, world.num_machines)
     if launch.procs_per_node not in (None, world.local_size):
         found.append(
             f"launch.procs_per_node is {launch.procs_per_node}, but each machine runs "
             f"{counted(world.local_size, 'rank')}; start as many (--nproc-per-node {launch.procs_per_node}), or set "
             f"launch.procs_per_node={world.local_size}"
         )
-    if isinstance(parts, int) and parts < world.num_machines:
+    if isinstance(parts, int) and parts < laid_out:
         found.append(
-            f"partition.parts is {parts}, fewer than the {counted(world.num_machines, 'machine')} of this job; "
-            f"set partition.parts={world.num_machines} or more, or auto"
+            f"partition.parts is {parts}, fewer than the {counted(laid_out, 'machine')} of this job; "
+            f"set partition.parts={laid_out} or more, or auto"
         )
     found += _backend_conflicts(experiment.sampling.backend)
     found += _precision_conflicts(experiment.train.precision, world.device)
     return found
+
+
+def _number_of_machines(launch: Launch, started: int) -> list[str]:
+    if launch.nodes in (None, started):
+        return []
+    if launch.min_nodes is None:
+        fewer = ", or launch.min_nodes where some may be missing" if started < launch.nodes else ""
+        return [
+            f"launch.nodes is {launch.nodes}, but {_started(started)}; "
+            f"start as many (--nnodes {launch.nodes}), or set launch.nodes={started}{fewer}"
+        ]
+    if launch.min_nodes <= started <= launch.nodes:
+        return []
+    return [
+        f"launch.nodes is {launch.nodes} and launch.min_nodes {launch.min_nodes}, but {_started(started)}; start "
+        f"torchrun with --nnodes {launch.min_nodes}:{launch.nodes}"
+    ]
 
 
 def _started(num_machines: int) -> str:

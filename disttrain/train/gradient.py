@@ -14,7 +14,8 @@ from ..config import Train
 from ..world import World
 from .contract import check_gradients
 from .precision import Precision
-from .replicas import replicate, running_statistics
+from .replicas import replicate
+from .running_statistics import running_statistics
 
 _STEPS_BEHIND = 2
 """Of what is read from a GPU, so that it always has a step to go on with."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..config import Experiment, ExperimentError, GraphTask
 from ..config.counted import counted
 from ..config.file import differences, plain
+from ..roster import laid_out_for
 from ..world import World
 
 MAY_CHANGE = (
@@ -46,9 +47,7 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
             continue
         section, _, key = path.rpartition(".")
         (settings[section] if section else settings).pop(key)
-    about_graphs = isinstance(experiment.task, GraphTask)
-    by_machine = experiment.data.shard if about_graphs else experiment.sampling.locality
-    shape = {"ranks": world.size, **({"machines": world.num_machines} if by_machine else {})}
+    settings["train"].pop("elastic")
     files = json.dumps(manifest.get("files", {}), sort_keys=True)
     return {
         "experiment": settings,
@@ -61,11 +60,25 @@ def run_identity(experiment: Experiment, world: World, manifest: dict[str, Any],
             "parts": manifest["parts"],
             "digest": hashlib.blake2b(files.encode(), digest_size=8).hexdigest(),
         },
-        "world": shape,
+        "world": _laid_out(experiment, world),
         "model": {
             name: str(list(value.shape)) for name, value in model.state_dict().items() if isinstance(value, Tensor)
         },
     }
+
+
+def _laid_out(experiment: Experiment, world: World) -> dict[str, Any]:
+    """The world that the run is laid out for; which of it is there makes no difference where `launch.min_nodes` is set.
+
+    So a run may become elastic later, as long as nothing but time is lost by it (`train.elastic.keep: batches`).
+    """
+    about_graphs, elastic = isinstance(experiment.task, GraphTask), experiment.train.elastic
+    by_machine = experiment.data.shard if about_graphs else experiment.sampling.locality
+    machines = laid_out_for(experiment, world.num_machines)
+    shape: dict[str, Any] = {"ranks": machines * world.local_size, **({"machines": machines} if by_machine else {})}
+    if experiment.launch.min_nodes is not None and elastic.keep == "per_rank":
+        shape["elastic"] = plain(elastic)
+    return shape
 
 
 def _meaning(info: dict[str, Any]) -> dict[str, Any]:
@@ -93,4 +106,18 @@ def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: 
         raise ExperimentError(
             f"{run_directory} holds the checkpoints of another run, which this one cannot go on from:\n  {listed}\n"
             "Put these back as they were, or choose another run_dir, or begin anew in this one with --fresh"
+            + _advice(theirs, ours)
         )
+
+
+def _advice(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    """Where the ranks are others: how a run goes on with fewer machines."""
+    before, now = theirs["world"]["ranks"], ours["world"]["ranks"]
+    if before <= now:
+        return ""
+    nodes = theirs["world"].get("machines")
+    shown = f"={nodes}" if nodes else " as many machines as it began with"
+    return (
+        f". To go on with fewer machines than the {counted(before, 'rank')} that it was begun with, set launch.nodes"
+        f"{shown} and launch.min_nodes=1"
+    )

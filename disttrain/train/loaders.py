@@ -12,9 +12,11 @@ from torch_geometric.data import HeteroData
 from ..collection.graphs import Graphs
 from ..config import Experiment
 from ..graph.graph import Graph
+from ..roster import Roster
 from ..sampling import NodeLoader, split_seeds
 from ..sampling.columns import Columns
 from ..sampling.kind import seed_time_attribute
+from ..sampling.seeds import Past
 from ..world import World
 from .collections import build_graph_loaders
 from .halves import halved_attributes
@@ -27,7 +29,14 @@ class Loader(Protocol):
     num_steps: int
     """Per epoch; the same on every rank."""
 
-    def batches(self, epoch: int, start: int = 0) -> Generator[HeteroData, None, None]: ...
+    @property
+    def rounds(self) -> int:
+        """Batches that a rank has in each step; see `Roster`."""
+        ...
+
+    def steps_of(self, epoch: int, past: Past = ()) -> int: ...
+
+    def batches(self, epoch: int, start: int = 0, past: Past = ()) -> Generator[HeteroData, None, None]: ...
 
 
 def build_loaders(
@@ -60,6 +69,7 @@ def build_loaders(
             wants=wants,
             training=split == "train",
             columns=columns,
+            roster=Roster.of(experiment, world),
         )
 
     def exact(split: str) -> LayerwiseLoader:

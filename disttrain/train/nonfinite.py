@@ -17,7 +17,7 @@ from .randomness import seed_step
 
 
 def first_bad_tensor(
-    model: nn.Module, task: Any, precision: Precision, batches: Iterable[HeteroData], run_seed: int, rank: int
+    model: nn.Module, task: Any, precision: Precision, batches: Iterable[HeteroData], run_seed: int
 ) -> str | None:
     """What this rank's first tensor is that is not finite; None where all are.
 
@@ -33,7 +33,7 @@ def first_bad_tensor(
     try:
         for batch in batches:  # to the last one: other ranks wait for this one's part in them
             if found is None:
-                found = _in_batch(model, task, precision, batch, run_seed, rank)
+                found = _in_batch(model, task, precision, batch, run_seed)
     finally:
         model.train(was_training)
         with torch.no_grad():
@@ -42,15 +42,13 @@ def first_bad_tensor(
     return found
 
 
-def _in_batch(
-    model: nn.Module, task: Any, precision: Precision, batch: HeteroData, run_seed: int, rank: int
-) -> str | None:
+def _in_batch(model: nn.Module, task: Any, precision: Precision, batch: HeteroData, run_seed: int) -> str | None:
     found = [
         f"parameter {name} before the step ({_count(parameter)})"
         for name, parameter in model.named_parameters()
         if not _finite(parameter)
     ]
-    seed_step(run_seed, batch.epoch, batch.step, rank)
+    seed_step(run_seed, batch.epoch, batch.step, batch.share)
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if name:

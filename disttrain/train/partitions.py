@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +31,10 @@ from ..graph.holds import HOLDS, Holds, Ranges, manifest_digest, refuse_part
 from ..graph.needed import needed_rows
 from ..graph.partitioner import partition
 from ..graph.sending import ranges_of_rows, receive, send
+from ..roster import laid_out_for
 from ..world import World
 from .conflicts import graph_conflicts, missing_in, refuse, world_conflicts
+from .lost_parts import part_of, refuse_lost
 
 _SECONDS_TO_SHOW_UP = 1.0
 """A shared disk may show a new directory to other machines a moment later."""
@@ -99,9 +102,10 @@ def _find(experiment: Experiment, world: World, source: data.Source) -> _Place:
 
     try:
         place = world.lead(lambda: find(0), "reading the data")
-    except ExperimentError:
+    except ExperimentError as error:
         # Ranks are numbered anew when a job is restarted: the machine that has the data may be another one now.
         if world.num_machines == 1 or experiment.partition.distribute == "shared":
+            _refuse_lost(experiment, world, error)
             raise
 
         def find_here() -> _Place | None:
@@ -115,11 +119,27 @@ def _find(experiment: Experiment, world: World, source: data.Source) -> _Place:
         )
         place = next((found for found in elsewhere if found is not None), None)
         if place is None:
+            _refuse_lost(experiment, world, error)
             raise
     whole = world.gather(_has_whole(Path(place.directory)), "looking for partitions")
     if not whole[place.machine * world.local_size] and any(whole):
         place = place._replace(machine=whole.index(True) // world.local_size)
     return place
+
+
+def _refuse_lost(experiment: Experiment, world: World, error: ExperimentError) -> None:
+    """Nobody has the data: if machines have parts of the partitions, it is said which are missing.
+
+    Raises:
+        ExperimentError: on every rank.
+    """
+    named = experiment.partition.dir
+    if named is None or (world.num_machines == 1 and not (Path(named) / HOLDS).exists()):
+        return
+    found = world.gather(world.together(lambda: part_of(Path(named)), "looking for partitions"), "finding the data")
+    parts = [part for part in found if part is not None]
+    if parts and not any(world.gather(_has_whole(Path(named)), "looking for partitions")):
+        raise ExperimentError(f"{refuse_lost(named, parts)}. The data: {error}")
 
 
 def _has_whole(directory: Path) -> bool:
@@ -160,13 +180,14 @@ def _decisive(experiment: Experiment, graph: Graph) -> dict[str | EdgeType, list
 def _distribute(experiment: Experiment, world: World, place: _Place, made: _Made) -> None:
     """Send each machine what it lacks."""
     distribute, directory = experiment.partition.distribute, Path(place.directory)
+    source_host = world.gather(world.host, "looking for partitions")[place.machine * world.local_size]
     manifest, digest = json.loads(made.manifest), hashlib.blake2b(made.manifest, digest_size=16).hexdigest()
     wanted = made.needed.get(world.machine)
 
     def lacking_here() -> tuple[Holds, Ranges] | None:
         if wanted is None or not world.leads_machine:
             return None
-        return _lacking(directory, digest, manifest["files"], wanted, wait=distribute == "auto")
+        return _lacking(directory, digest, manifest["files"], wanted, source_host, wait=distribute == "auto")
 
     mine = world.together(lacking_here, "looking for partitions")
     ranges = {
@@ -202,12 +223,13 @@ def _distribute(experiment: Experiment, world: World, place: _Place, made: _Made
 
 
 def _lacking(
-    directory: Path, digest: str, files: dict[str, Any], wanted: Ranges, wait: bool
+    directory: Path, digest: str, files: dict[str, Any], wanted: Ranges, source: str, wait: bool
 ) -> tuple[Holds, Ranges] | None:
     """What this machine has of the partitions, and what it lacks; None if it lacks nothing.
 
     Args:
         digest, files: of the manifest.
+        source: the host that has everything.
 
     Raises:
         ExperimentError: it has something else there.
@@ -232,6 +254,7 @@ def _lacking(
             )
         holds = Holds(digest)
     holds = holds.without_lost_files(directory, files)
+    holds.source = source
     lacking = holds.missing(wanted)
     return None if not lacking and there is not None else (holds, lacking)
 
@@ -256,7 +279,8 @@ def partition_directory(experiment: Experiment, data_fingerprint: str, num_machi
 
 
 def num_parts(experiment: Experiment, num_machines: int) -> int:
-    return num_machines if experiment.partition.parts == "auto" else experiment.partition.parts
+    parts = experiment.partition.parts
+    return laid_out_for(experiment, num_machines) if parts == "auto" else parts
 
 
 def _make(
@@ -265,9 +289,13 @@ def _make(
     """Partition where that has not been done."""
     if (directory / MANIFEST).exists():
         checked_manifest(experiment, directory, data_fingerprint)
-        if (holds := Holds.read(directory)) is not None:
+        if (holds := Holds.read(directory)) is None:
+            return
+        if experiment.launch.min_nodes is None:
             raise refuse_part(directory, holds)
-        return
+        # No machine that is there has all of it, and this one has the data. What was sent is no loss.
+        _say(f"{directory} holds only what this machine was sent, and nobody has the rest: partitioning again")
+        shutil.rmtree(directory)
     _say(f"loading the data (source: {experiment.data.source})")
     source.scratch = directory.parent  # where there is room for the graph
     loaded = source.load()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import ExperimentError, Train
+from ..sampling.seeds import Past
 from ..tasks.task import Direction
 from .stop import BestSoFar
 
@@ -38,13 +39,19 @@ class Position:
     best: BestSoFar
     stop: BestSoFar | None
     """For early stopping."""
+    machines: int = 1
+    """Among whose ranks a step is divided: those that there are, or that the run is laid out for (`Roster`)."""
     epoch: int = 0
     epoch_step: int = 0
     """Batches of this epoch that are done."""
+    past: Past = ()
+    """Of them, those that were done with other numbers of machines."""
     step: int = 0
     """Optimizer steps of all epochs that are done."""
+    ahead: int = 0
+    """Steps that the learning rate's schedule is further, as some were done with other numbers of machines."""
     skipped: int = 0
-    """Of them, those that came to nothing because something was not finite."""
+    """Of the steps, those that came to nothing because something was not finite."""
     epoch_loss: MeanLoss = field(default_factory=MeanLoss)
     best_evaluation: dict[str, Any] | None = None
     """`metrics` and `num_evaluated` of the best epoch's validation; of the last one while the metric has no value."""
@@ -55,6 +62,8 @@ class Position:
     """Per phase, of the attempts before this one."""
     unscored: bool = False
     """The end of an epoch, or of the run within one, has been reached, and what is done there is still to be done."""
+    moved: bool = False
+    """Whether the checkpoint that this one was restored from was written with another number of machines."""
     metrics_length: int = 0
     """Bytes of `metrics.jsonl` when the checkpoint was written."""
 
@@ -63,6 +72,8 @@ class Position:
         return {
             "epoch": self.epoch,
             "epoch_step": self.epoch_step,
+            "worlds": [*self.past, (self.machines, self.epoch_step - sum(steps for _, steps in self.past))],
+            "ahead": self.ahead,
             "step": self.step,
             "skipped": self.skipped,
             "epoch_loss": [self.epoch_loss.total, self.epoch_loss.weight, self.epoch_loss.num_seeds],
@@ -80,7 +91,12 @@ class Position:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.epoch, self.epoch_step, self.step = state["epoch"], state["epoch_step"], state["step"]
-        self.skipped = state["skipped"]
+        self.skipped, self.ahead = state["skipped"], state.get("ahead", 0)
+        # Of the epoch, in the end with the machines of the checkpoint.
+        *past, last = [tuple(world) for world in state.get("worlds", [(self.machines, self.epoch_step)])]
+        past = past if last[0] == self.machines else [*past, last]
+        self.past = tuple((machines, steps) for machines, steps in past if steps)
+        self.moved = last[0] != self.machines
         self.epoch_loss = MeanLoss(*state["epoch_loss"])
         self._restore_scores(state)
         self.before_extra = state.get("before_extra")
@@ -104,6 +120,9 @@ class Position:
             self._restore_scores(self.before_extra)
             self.before_extra = None
 
+    def next_epoch(self) -> None:
+        self.epoch, self.epoch_step, self.past, self.epoch_loss = self.epoch + 1, 0, (), MeanLoss()
+
     @property
     def best_steps(self) -> list[int]:
         """Whose weights are still wanted."""
@@ -111,11 +130,12 @@ class Position:
         return [step for step in steps if step is not None]
 
 
-def first_position(train: Train, directions: Mapping[str, Direction]) -> Position:
+def first_position(train: Train, directions: Mapping[str, Direction], machines: int = 1) -> Position:
     """Where a run begins, with the metrics that choose its best epoch and its end.
 
     Args:
         directions: the task's metrics, and which way each gets better; `loss` comes with them.
+        machines: among whose ranks a step is divided.
 
     Raises:
         ExperimentError: a metric that the task has not, or one that should get better the other way.
@@ -135,4 +155,4 @@ def first_position(train: Train, directions: Mapping[str, Direction]) -> Positio
         )
     chosen = train.best_metric or (early_stop.metric if early_stop else next(iter(known)))
     stop = BestSoFar(early_stop.metric, known[early_stop.metric]) if early_stop else None
-    return Position(best=BestSoFar(chosen, known[chosen]), stop=stop)
+    return Position(best=BestSoFar(chosen, known[chosen]), stop=stop, machines=machines)

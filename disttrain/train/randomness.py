@@ -13,6 +13,10 @@ def seed_of(*position: int | str) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def seed_step(run_seed: int, epoch: int, step: int, rank: int) -> None:
-    """Call before each training step: dropout depends on the position alone."""
-    torch.manual_seed(seed_of("step", run_seed, epoch, step, rank))
+def seed_step(run_seed: int, epoch: int, step: int, share: int) -> None:
+    """Call before each training step: dropout depends on the position alone.
+
+    Args:
+        share: of the step; where no machine is missing, the rank.
+    """
+    torch.manual_seed(seed_of("step", run_seed, epoch, step, share))

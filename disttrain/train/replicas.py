@@ -6,11 +6,8 @@ import inspect
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-from ..world import World
 
 # Renamed in torch 2.13.
 _SYNC_BUFFERS = next(
@@ -47,34 +44,10 @@ def replicate(model: nn.Module) -> DistributedDataParallel:
     an element depends on its place in its bucket, so a resumed run would differ in the last bits from one that was not
     interrupted. An empty pass settles the buckets before the first step, here and after every resume alike.
 
-    Buffers are left alone; see `mean_running_statistics`.
+    Buffers are left alone; see `RunningStatistics`.
     """
     options: dict[str, Any] = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
     replica = DistributedDataParallel(_Shell(model), **options)
     replica(None).backward()
     replica.zero_grad(set_to_none=True)
     return replica
-
-
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The running means and variances of batch norms."""
-    return [
-        buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] in ("running_mean", "running_var")
-    ]
-
-
-def mean_running_statistics(model: nn.Module, world: World) -> None:
-    """Average the running means and variances of batch norms over all ranks.
-
-    Each rank's own follow the seeds of its partition, which differ between ranks. Costs one all-reduce, or nothing
-    for models without such buffers.
-    """
-    running = running_statistics(model)
-    if not running or world.size == 1:
-        return
-    flat = torch.cat([buffer.reshape(-1) for buffer in running])
-    with world.waiting("averaging the running statistics of batch norms"):
-        dist.all_reduce(flat)
-    flat /= world.size
-    for buffer, mean in zip(running, flat.split([buffer.numel() for buffer in running]), strict=True):
-        buffer.copy_(mean.view_as(buffer))

@@ -1,11 +1,14 @@
-"""What a run keeps on the disk, and how it is begun, gone on with and ended: directory, checkpoints, figures."""
+"""What a run keeps on the disk, and how it is begun, gone on with and ended: directory, checkpoints, figures.
+
+Rank 0 keeps it. Where machines come and go (`launch.min_nodes`) and do not see rank 0's disk, each machine does.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +22,21 @@ from .identity import check_identity
 from .optimizer import optimizer_tensors, restore_optimizer
 from .position import Position
 from .precision import Precision
-from .replicas import running_statistics
+from .running_statistics import RunningStatistics
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class SavedRun:
-    """A run's directory, which rank 0 writes, and the state that its checkpoints hold: every rank calls every method.
+    """A run's directory, which its keepers write, and the state that checkpoints hold: every rank calls every method.
 
     Args:
         identity: of `run_identity`; only checkpoints of the same run are gone on from.
         labels: of `Task.describe`, without which the model's output means nothing.
         schema: of the data, by which the model's tensors are sized; None: it is found again from the same data.
-        position, model, optimizer, precision: what is saved, and put back in place.
+        position, model, optimizer, precision, statistics: what is saved, and put back in place.
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class SavedRun:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         precision: Precision,
+        statistics: RunningStatistics,
     ) -> None:
         self._experiment, self._world, self._identity, self._labels = experiment, world, identity, labels
         self._schema = schema
         self._position, self._model, self._optimizer, self._precision = position, model, optimizer, precision
+        self._statistics = statistics
         self.directory = Path(experiment.directory)
         self.checkpoints = CheckpointDirectory(self.directory / "checkpoints")
         self._saved: tuple[int, int, bool] | None = None
@@ -64,7 +71,7 @@ class SavedRun:
         Raises:
             ExperimentError: it is in use, or may not be written to.
         """
-        self._run = open_run_directory(self._world, self.directory, fresh)
+        self._run = open_run_directory(self._world, self.directory, fresh, self._elastic)
         if self._run is not None:
             self.checkpoints.prepare()
 
@@ -82,28 +89,40 @@ class SavedRun:
         tensors = share_tensors(self._world, self.checkpoints, name, source)
         self._model.load_state_dict(_within("model/", tensors))
         restore_optimizer(self._model, self._optimizer, _within("optimizer/", tensors))
-        if state.get("ranks") == self._world.size:
-            own = _within(f"rank-{self._world.rank}/", tensors)
-            for number, tensor in enumerate(running_statistics(self._model)):
-                tensor.copy_(own[str(number)])
+        if state.get("shares") == self._statistics.num_shares:
+            self._statistics.restore(_within("share-", tensors))
         self._precision.restore(state["scaler"])
         self._position.restore(state)
         self._saved = self._place()
         return True
 
     def is_done(self) -> bool:
-        return self._world.lead(lambda: self._run is not None and self._run.is_done, "opening the run directory")
+        return any(self._by_keepers(lambda run: run.is_done, "opening the run directory"))
+
+    @property
+    def _elastic(self) -> bool:
+        return self._experiment.launch.min_nodes is not None
+
+    def _by_keepers(self, work: Callable[[RunDirectory], T], what: str) -> list[T]:
+        """What `work` returns where the run is kept; every rank calls it."""
+
+        def kept() -> T | None:
+            return work(self._run) if self._run is not None else None
+
+        if not self._elastic or self._world.num_machines == 1:
+            return [self._world.lead(kept, what)]  # pyright: ignore[reportReturnType]
+        found = self._world.gather(self._world.lead(kept, what, per_machine=True), what)
+        return [there for there in found if there is not None]
 
     def begin(self) -> None:
         """Write down the experiment, and the figures from here on."""
 
-        def begin() -> None:
-            assert self._run is not None
-            self._run.unmark_done()
-            self._run.write_experiment(self._experiment)
+        def begin(run: RunDirectory) -> None:
+            run.unmark_done()
+            run.write_experiment(self._experiment)
             self._report = RunReport(self.directory, self._position.metrics_length, self._position.step)
 
-        self._world.lead(begin, "opening the run directory")
+        self._by_keepers(begin, "opening the run directory")
 
     def write(self, event: str, **figures: Any) -> None:
         """A line of `metrics.jsonl`. Epochs count from 1 in all that is shown."""
@@ -114,14 +133,14 @@ class SavedRun:
     def _place(self) -> tuple[int, int, bool]:
         return self._position.epoch, self._position.step, self._position.unscored
 
-    def save(self, seconds: dict[str, float], what: str, each: Sequence[Tensor] = ()) -> None:
+    def save(self, seconds: dict[str, float], what: str, each: Mapping[int, Sequence[Tensor]] | None = None) -> None:
         """Write a checkpoint, unless the one of this place has been written.
 
         Args:
             seconds: per phase, over all attempts.
             what: the place, for messages.
-            each: tensors of the model in which the ranks differ, to be put back on each of as many ranks; others get
-                those of the first.
+            each: of this rank's shares, tensors of the model in which shares differ: to be put back where a step has
+                as many; else the model's own are.
 
         Raises:
             ExperimentError: the disk is full.
@@ -129,10 +148,11 @@ class SavedRun:
         place = self._place()
         if self._saved != place:
             own = {}
-            if each and self._world.size > 1:
-                of_ranks = self._world.gather([tensor.cpu() for tensor in each], what)
-                own = {f"rank-{r}/{n}": t for r, tensors in enumerate(of_ranks) for n, t in enumerate(tensors)}
-            self._world.lead(lambda: self._write_checkpoint(seconds, own), what)
+            if each and self._statistics.num_shares > 1:
+                of_shares = {share: [t.cpu() for t in tensors] for share, tensors in each.items()}
+                for found in self._world.gather(of_shares, what):
+                    own |= {f"share-{s}/{n}": t for s, tensors in found.items() for n, t in enumerate(tensors)}
+            self._by_keepers(lambda _: self._write_checkpoint(seconds, own), what)
             self._saved = place
 
     def _write_checkpoint(self, seconds: dict[str, float], own: dict[str, Tensor]) -> None:
@@ -153,7 +173,7 @@ class SavedRun:
                 "run": self._identity,
                 "labels": self._labels,
                 "schema": self._schema,
-                **({"ranks": self._world.size} if own else {}),
+                **({"shares": self._statistics.num_shares} if own else {}),
             },
         )
         keep = self._experiment.train.checkpoint.keep
@@ -179,11 +199,10 @@ class SavedRun:
     def read_summary(self) -> dict[str, Any]:
         """Of a run that is done."""
 
-        def read() -> dict[str, Any]:
-            assert self._run is not None
-            return self._run.read_summary()
+        def read(run: RunDirectory) -> dict[str, Any] | None:
+            return run.read_summary() if run.is_done else None
 
-        return self._world.lead(read, "reading the summary")
+        return next(there for there in self._by_keepers(read, "reading the summary") if there is not None)
 
     def close(self) -> None:
         if self._report is not None:
@@ -191,7 +210,7 @@ class SavedRun:
         if self._run is not None:
             self._run.close()
         # What refers to the process group is to be dropped before it is taken down.
-        del self._model, self._optimizer
+        del self._model, self._optimizer, self._statistics
 
 
 def _name(step: int) -> str:

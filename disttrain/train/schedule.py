@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step: nothing of it has to be saved."""
+"""The learning rate as a pure function of the position: nothing of it has to be saved."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import math
 import torch
 
 from ..config import Scheduler, Train
+from .position import Position
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, settings: Train, batches_per_epoch: int, step: int) -> None:
-    """The rate of the step before which `step` ones were taken, over all epochs."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, settings: Train, batches_per_epoch: int, position: Position,
+                      factor: float = 1.0) -> None:  # fmt: skip
+    """The rate of the step that is about to be taken.
+
+    Args:
+        batches_per_epoch: with as many machines as there are.
+        factor: what it is multiplied by, whatever the step.
+    """
     steps_per_epoch = -(-batches_per_epoch // settings.accumulate)
     num_steps = steps_per_epoch * settings.epochs
     if settings.max_steps is not None:
         num_steps = min(num_steps, settings.max_steps)
-    factor = learning_rate_factor(settings.scheduler, step, num_steps, steps_per_epoch)
+    factor *= learning_rate_factor(settings.scheduler, position.step + position.ahead, num_steps, steps_per_epoch)
     for group in optimizer.param_groups:
         group["lr"] = settings.lr * factor
 

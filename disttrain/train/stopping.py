@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..stop import Agreement, StopHere, agree_to_stop
 from .evaluate import Evaluation
-from .replicas import mean_running_statistics, running_statistics
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -21,8 +20,8 @@ def stop_here(trainer: Trainer) -> NoReturn:
     saved, position = trainer.saved, trainer.position
     with trainer.clock.wall("checkpoint"):
         # An undisturbed run would not have averaged them here.
-        statistics = running_statistics(trainer.model)
-        saved.save(trainer.all_seconds(), trainer.what("writing a checkpoint"), each=statistics)
+        each = trainer.statistics.of_shares()
+        saved.save(trainer.all_seconds(), trainer.what("writing a checkpoint"), each=each)
     checkpoint = f"a checkpoint is in {saved.checkpoints.directory}, and the same command goes on from it"
     stopped = agree_to_stop(trainer.world, trainer.stop_request, f"after step {position.step}; {checkpoint}")
     trainer.progress.say(str(stopped))
@@ -36,12 +35,10 @@ def validate(trainer: Trainer) -> Evaluation:
     Raises:
         Stopped: somebody asked for it; a checkpoint was written, from which the validation begins again.
     """
-    model, world = trainer.model, trainer.world
-    before = [tensor.clone() for tensor in running_statistics(model)]
-    mean_running_statistics(model, world)
+    before = trainer.statistics.copy()
+    trainer.statistics.share()
     try:
-        return trainer.evaluate("val", Agreement(world, trainer.stop_request, "evaluation").look)
+        return trainer.evaluate("val", Agreement(trainer.world, trainer.stop_request, "evaluation").look)
     except StopHere:
-        for tensor, value in zip(running_statistics(model), before, strict=True):
-            tensor.copy_(value)
+        trainer.statistics.put_back(before)
         stop_here(trainer)

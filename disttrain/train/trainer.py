@@ -15,14 +15,17 @@ from torch_geometric.data import HeteroData
 from .. import guard
 from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError
+from ..environment import may_restart
 from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
+from ..roster import Roster
 from ..stop import Stopped, StopRequest
 from ..world import PeerError, World
 from .bad_steps import BadSteps
 from .caches import fill_caches
 from .contract import check_learnable, check_output
+from .elastic import rate_factor, take_up, world_figures
 from .evaluate import Evaluation, evaluate
 from .gradient import Gradient
 from .identity import run_identity
@@ -33,7 +36,7 @@ from .phases import STEP_PHASES, PhaseClock
 from .position import MeanLoss, first_position
 from .precision import Precision, keep_fp32
 from .randomness import seed_step
-from .replicas import mean_running_statistics
+from .running_statistics import RunningStatistics
 from .saving import SavedRun
 from .schedule import set_learning_rate
 from .stopping import stop_here, validate
@@ -82,10 +85,11 @@ class Trainer:
         keep_fp32(self.model, self.settings.fp32_layers, world.device)
         if self.settings.fp32_layers and self.settings.precision == "fp32" and world.is_lead:
             logger.warning("train.fp32_layers has no effect while train.precision is fp32: every layer computes in it")
-        self.position = first_position(self.settings, task.directions)
+        self.position = first_position(self.settings, task.directions, Roster.of(experiment, world).machines)
         self.clock = PhaseClock(world.device)
         self.clock.seconds.update(seconds or {})
         self.transfer = Transfer(world.device, self.clock)
+        self.roster, self.rate_factor = Roster.of(experiment, world), rate_factor(experiment, world)
         with self.clock.wall("load"):
             self.loaders = loaders if loaders is not None else build_loaders(experiment, world, graph, task, model)
         if not self.loaders["train"].num_steps:
@@ -98,10 +102,13 @@ class Trainer:
             self.model, self.optimizer, self.precision, self.settings, world, has_weights=task.has_weights,
             asked_to_stop=lambda: bool(self.stop_request.reason),
         )  # fmt: skip
+        self.statistics = RunningStatistics(self.model, self.roster, world)
+        self.epoch_steps = self.loaders["train"].num_steps
+        """Of the epoch at hand."""
         identity = run_identity(experiment, world, graph.manifest, model)
         self.saved = SavedRun(
             experiment, world, identity, task.describe(), described_schema(graph), self.position, self.model,
-            self.optimizer, self.precision,
+            self.optimizer, self.precision, self.statistics,
         )  # fmt: skip
         self.steps_here, self.seeds_here = 0, 0
         self.losses = StepLosses()
@@ -148,8 +155,8 @@ class Trainer:
             self.progress.say(f"{done}, chosen in {self.clock.seconds['cache']:.1f} s")
 
     def _train_epoch(self) -> None:
-        position, loader = self.position, self.loaders["train"]
-        self.progress.epoch(position.epoch, loader.num_steps, position.epoch_step)
+        position = self.position
+        self.progress.epoch(position.epoch, self.epoch_steps, position.epoch_step)
         self.model.train()
         self.logged_at = time.perf_counter()
         self.epoch_phases = {phase: self.clock.seconds[phase] for phase in ("train", *STEP_PHASES)}
@@ -163,9 +170,12 @@ class Trainer:
     def _train_batches(self) -> None:
         """To the end of the epoch, or to a step that came to nothing."""
         position, every = self.position, self.settings.checkpoint.every_steps
-        with closing(self.loaders["train"].batches(position.epoch, start=position.epoch_step)) as batches:
+        loader = self.loaders["train"]
+        with closing(loader.batches(position.epoch, start=position.epoch_step, past=position.past)) as batches:
             for batch in self.transfer(batches):
                 self._train_step(batch)
+                if not batch.closes_step:
+                    continue
                 position.epoch_step += 1
                 if self.gradient.is_open:
                     continue
@@ -188,16 +198,16 @@ class Trainer:
                     break
 
     def _train_step(self, batch: HeteroData) -> None:
-        """One batch; with the last one of an optimizer step (`train.accumulate`), the step."""
+        """One batch; with the last one of an optimizer step (`train.accumulate`, `Roster.rounds`), the step."""
         position, task = self.position, self.task
         assert (batch.epoch, batch.step) == (position.epoch, position.epoch_step), "batches come in order"
         guard.stand(self.what("training"))
-        seed_step(self.experiment.seed, position.epoch, position.epoch_step, self.world.rank)
+        seed_step(self.experiment.seed, position.epoch, position.epoch_step, batch.share)
         num_seeds = batch[task.node_type].batch_size
         if not self.gradient.is_open:
             self.bad_steps.remember()
-        last = self._closes_step(position.epoch_step)
-        with self.gradient.batch(last):
+        last = batch.closes_step and self._closes_step(position.epoch_step)
+        with self.gradient.batch(last), self.statistics.of(batch.share):
             with self.clock.on_device("forward"):
                 with self.precision.autocast():
                     logits = self.gradient.replica(batch)
@@ -208,7 +218,7 @@ class Trainer:
         self.losses.add(loss, weight, num_seeds)
         if last:
             with self.clock.on_device("optimizer"):
-                set_learning_rate(self.optimizer, self.settings, self.loaders["train"].num_steps, self.position.step)
+                self._set_learning_rate()
                 self.losses.close(self.gradient.step())
             self.steps_here += 1
         self.seeds_here += batch.num_global_seeds
@@ -216,7 +226,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         """Validate, remember the best, write a checkpoint."""
         position = self.position
-        epoch_over = position.epoch_step == self.loaders["train"].num_steps
+        epoch_over = position.epoch_step == self.epoch_steps
         last = position.step == self.settings.max_steps or position.epoch + 1 == self.settings.epochs
         cpu_seconds = time.process_time() - self.epoch_cpu
         due = epoch_over and (position.epoch + 1) % self.settings.eval_every == 0
@@ -243,7 +253,8 @@ class Trainer:
                 position.stop.update(evaluation.metrics[position.stop.metric], position.epoch, position.step)
         self.progress.say(text)
         if epoch_over:
-            position.epoch, position.epoch_step, position.epoch_loss = position.epoch + 1, 0, MeanLoss()
+            position.next_epoch()
+            self.epoch_steps = self.loaders["train"].num_steps
         position.unscored = False
         if save or self._finished():
             self._save()
@@ -290,12 +301,12 @@ class Trainer:
 
     def _closes_step(self, epoch_step: int) -> bool:
         """Whether a batch of the epoch is the last one of an optimizer step."""
-        return (epoch_step + 1) % self.settings.accumulate == 0 or epoch_step + 1 == self.loaders["train"].num_steps
+        return (epoch_step + 1) % self.settings.accumulate == 0 or epoch_step + 1 == self.epoch_steps
 
     def _at_the_end(self) -> bool:
         """Of the epoch, or of the run within an epoch (`max_steps`)."""
         position = self.position
-        return position.epoch_step == self.loaders["train"].num_steps or position.step == self.settings.max_steps
+        return position.epoch_step == self.epoch_steps or position.step == self.settings.max_steps
 
     # The small print: logging, checkpoints, resuming, errors.
 
@@ -312,7 +323,7 @@ class Trainer:
             summed = self.losses.sum_up(self.world, self.memory.latest(), self.what("training"))
             self.clock.collect()
             if share:
-                mean_running_statistics(self.model, self.world)
+                self.statistics.share()
         position.epoch_loss.add(summed.total, summed.weight, summed.num_seeds)
         position.skipped += summed.num_bad
         now = time.perf_counter()
@@ -332,7 +343,7 @@ class Trainer:
 
     def _save(self) -> None:
         with self.clock.wall("checkpoint"):
-            mean_running_statistics(self.model, self.world)
+            self.statistics.share()
             self.saved.save(self.all_seconds(), self.what("writing a checkpoint"))
 
     def _resume(self) -> bool:
@@ -343,9 +354,12 @@ class Trainer:
         if self.saved.is_done() and (not resumed or self._finished()):
             return False
         self.saved.begin()
+        if self.world.is_lead and self.experiment.launch.min_nodes is not None and not may_restart():
+            logger.warning("launch.min_nodes: a machine that is lost ends the job, unless torchrun has --max-restarts")
         if resumed:
+            self.epoch_steps = take_up(self.position, self.loaders["train"], self.settings)
             self.progress.say(f"resuming after step {self.position.step} (epoch {self.position.epoch + 1})")
-        self.saved.write("resume" if resumed else "start", world_size=self.world.size)
+        self.saved.write("resume" if resumed else "start", **world_figures(self.world, self.roster))
         return True
 
     def _already_done(self) -> dict[str, Any]:
@@ -358,6 +372,10 @@ class Trainer:
         self.progress.stop()
         if self.world.is_lead:
             show_summary(summary, self.progress.console)
+
+    def _set_learning_rate(self) -> None:
+        per_epoch = self.loaders["train"].num_steps
+        set_learning_rate(self.optimizer, self.settings, per_epoch, self.position, self.rate_factor)
 
     def _backward(self, loss: Tensor, weight: Tensor | float, num_seeds: int, num_global_seeds: int) -> None:
         try:

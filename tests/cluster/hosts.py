@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import psutil
+
+from ..agents import Start
+from ..preloaded import Forked, Preloaded
+
+
+def run(*command: str) -> None:
+    """Run a command, and say what it said if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
 
 def ip(*arguments: str) -> None:
-    """Run `ip`, and say what it said if it fails."""
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    run("ip", *arguments)
 
 
 class Host:
@@ -37,6 +47,57 @@ class Host:
 
     def plug(self) -> None:
         ip("-n", self._switch, "link", "set", self._port, "master", "br0")
+
+    def limit(self, rate: str) -> None:
+        """Let the cable carry no more than that, "100mbit" say, in either direction."""
+        for namespace, device in ((self._namespace, "eth0"), (self._switch, self._port)):
+            run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate,
+                "burst", "64kb", "latency", "200ms")  # fmt: skip
+
+    @contextmanager
+    def late(self, milliseconds: float) -> Iterator[None]:
+        """While the block runs, each frame on the cable takes so much longer, in either direction."""
+        relay = subprocess.Popen(
+            ["nsenter", f"--net=/run/netns/{self._switch}", sys.executable, str(Path(__file__).with_name("delay.py")),
+             self._port, f"/run/netns/{self._namespace}", str(milliseconds)],
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert relay.stdout is not None
+            assert relay.stdout.readline() == b"ready\n", f"the relay of {self.name} ended with {relay.wait(10)}"
+            yield
+        finally:
+            relay.terminate()
+            relay.wait(10)
+
+    def processes(self) -> list[psutil.Process]:
+        """All that runs on this host."""
+        own, found = os.stat(f"/run/netns/{self._namespace}").st_ino, []
+        for process in psutil.process_iter():
+            try:
+                if os.stat(f"/proc/{process.pid}/ns/net").st_ino == own and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (OSError, psutil.Error):
+                continue
+        return found
+
+    def lose_power(self) -> None:
+        """Nothing of it says another word: its cable is cut before its processes are killed."""
+        self.unplug()
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def forked(self, server: Preloaded) -> Start:
+        """A way to start agents on this host that need not import torch again."""
+
+        def start(
+            command: list[str], environment: dict[str, str], directory: Path, out: IO[bytes], err: IO[bytes]
+        ) -> Forked:
+            here = {"GLOO_SOCKET_IFNAME": "eth0", "DISTTRAIN_TEST_HOST": f"{self._namespace} {self.name}"}
+            return server.start(command, {**environment, **here}, directory, out, err)
+
+        return start
 
     def start(
         self, command: list[str], environment: dict[str, str], directory: Path, out: IO[bytes], err: IO[bytes]

@@ -1,0 +1,315 @@
+"""Machines with addresses of their own that are slow, lost, and come back: the run goes the way it goes undisturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from disttrain.train.checkpoint import CheckpointDirectory
+
+from ..agents import REPOSITORY
+from ..faults import nothing_torn
+from ..preloaded import Preloaded
+from .hosts import Host, hosts
+from .jobs import EXPERIMENT, Agent, Job, events, lay_out, losses, set_pace, steps, wait
+
+pytestmark = pytest.mark.cluster
+
+LOST = r"partitions? [\d, ]+ \(of 0 to 2\) of parts (is|are) on no machine of this job: .* on host-1, which made"
+PACE = 0.4
+"""Seconds that a batch takes while something is done to the machines."""
+MARGIN = 45.0
+"""Beyond what a time should be: others use this machine too."""
+
+
+def last_weights(directory: Path) -> dict[str, torch.Tensor]:
+    checkpoints = CheckpointDirectory(directory / "runs" / "tiny" / "checkpoints")
+    return checkpoints.read_tensors(checkpoints.names()[0])
+
+
+def summary(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "runs" / "tiny" / "summary.json").read_text())
+
+
+def finished(job: Job, agents: list[Agent], *directories: Path) -> None:
+    assert job.end(agents) == [0] * len(agents), job.said()
+    for directory in directories:
+        assert (directory / "runs" / "tiny" / "DONE").exists(), job.said()
+        nothing_torn(directory)
+
+
+def worlds(directory: Path) -> list[tuple[str, int]]:
+    return [(e["event"], e["nodes"]) for e in events(directory) if e["event"] in ("start", "resume")]
+
+
+def train(
+    server: Preloaded, directory: Path, number: int, count: int, change: Callable[..., Any] | None = None
+) -> None:
+    """On so many hosts, undisturbed but for what `change` does to their cables."""
+    lay_out(directory)
+    with hosts(count, f"10.79.{number}") as made, ExitStack() as undo:
+        if change is not None:
+            for host in made:
+                change(host, undo)
+        job = Job(server, str(count), (made[0].address, made[0]), [f"launch.nodes={count}"])
+        finished(job, [job.join(host, directory) for host in made], directory)
+
+
+def train_on_one(server: Preloaded, directory: Path, number: int, ranks: int) -> None:
+    lay_out(directory)
+    with hosts(1, f"10.79.{number}") as (host,):
+        job = Job(server, "1", (host.address, host), ["sampling.locality=false"], procs=ranks)
+        finished(job, [job.join(host, directory)], directory)
+
+
+def train_anywhere(server: Preloaded, directory: Path, number: int, count: int) -> None:
+    """With seeds that do not depend on the machines."""
+    lay_out(directory)
+    with hosts(count, f"10.79.{number}") as made:
+        job = Job(server, str(count), (made[0].address, made[0]), ["sampling.locality=false"])
+        finished(job, [job.join(host, directory) for host in made], directory)
+
+
+@contextmanager
+def elsewhere(host: Host, out: Path) -> Iterator[None]:
+    """While the block runs, a host of its own holds the store."""
+    command = [sys.executable, str(REPOSITORY / "launch" / "store.py")]
+    with out.open("wb") as said:
+        store = host.start(command, dict(os.environ), out.parent, said, said)
+    try:
+        wait(lambda: "--rdzv-endpoint=" in out.read_text(), "the store")
+        yield
+    finally:
+        store.terminate()
+        assert store.wait(20) == 0
+
+
+def lose_the_first_rank(server: Preloaded, directory: Path, number: int) -> tuple[float, list[tuple[str, int]]]:
+    """Three machines on a shared disk, the store on a fourth: rank 0's loses power, and comes back."""
+    lay_out(directory, PACE)
+    arguments = ["launch.nodes=3", "launch.min_nodes=2"]
+    with hosts(4, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
+        job = Job(server, "2:3", (apart.address, None), arguments)
+        agents = [job.join(host, directory) for host in made]
+        job.wait(lambda: steps(directory) >= 3, "three steps")
+        holder = (directory / "runs" / "tiny" / ".lock").read_text()
+        lost = next(host for host in made if host.name in holder)
+        lost.lose_power()
+        since = time.monotonic()
+        job.wait(lambda: worlds(directory)[-1] == ("resume", 2), "two of the machines going on")
+        took = time.monotonic() - since
+        went_on = steps(directory)
+        job.wait(lambda: steps(directory) >= went_on + 2, "two steps of two machines")
+        lost.plug()
+        agents = [agent for agent in agents if agent.host is not lost] + [job.join(lost, directory)]
+        job.wait(lambda: worlds(directory)[-1] == ("resume", 3), "three machines going on")
+        set_pace(directory, 0.0)
+        finished(job, agents, directory)
+    return took, worlds(directory)
+
+
+def cut_off(server: Preloaded, directory: Path, number: int) -> dict[str, Any]:
+    """Two machines, each with a disk of its own: the one that made the partitions is cut off, and comes back."""
+    places = [lay_out(directory / f"disk-{k}", PACE) for k in (1, 2)]
+    with hosts(3, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
+        job = Job(server, "1:2", (apart.address, None), ["launch.nodes=2", "launch.min_nodes=1"])
+        agents = [job.join(host, place) for host, place in zip(made, places, strict=True)]
+        job.wait(lambda: min(steps(place) for place in places) >= 3, "three steps")
+        first = next(k for k in (0, 1) if not (places[k] / "parts" / "holds.json").exists())
+        other = 1 - first
+        made[first].unplug()
+        since = time.monotonic()
+        job.wait(lambda: worlds(places[other])[-1] == ("resume", 1), "the other machine going on")
+        took = time.monotonic() - since
+        went_on = steps(places[other])
+        job.wait(lambda: steps(places[other]) >= went_on + 1, "a step of one machine")
+        cut = made[first].processes()
+        made[first].lose_power()
+        agents[first].process.wait(10)
+        made[first].plug()
+        again = job.join(made[first], places[first])
+        job.wait(lambda: worlds(places[other])[-1] == ("resume", 2), "both machines going on")
+        for place in places:
+            set_pace(place, 0.0)
+        finished(job, [agents[other], again], *places)
+    return {"seconds": took, "places": places, "other": other, "said": job.said(), "cut": len(cut)}
+
+
+def lose_the_parts(server: Preloaded, directory: Path, number: int) -> tuple[int, float, str]:
+    """Only one machine has the data, and the other was sent its part: that alone cannot go on."""
+    places = [lay_out(directory / f"disk-{k}", PACE) for k in (1, 2)]
+    code = (
+        "import pathlib\nfrom disttrain.config import ExperimentError\nfrom tests.graphs import zoo\n\n\ndef graph():\n"
+        "    if not pathlib.Path('data').exists():\n        raise ExperimentError('there are no data here')\n"
+        "    return zoo()\n"
+    )
+    for place in places:
+        (place / "mine.py").write_text(code)
+        text = re.sub(
+            r"data:.*?(?=partition:)", "data: {source: python, function: 'mine:graph'}\n", EXPERIMENT, flags=re.S
+        )
+        (place / "tiny.yaml").write_text(text)
+    (places[0] / "data").touch()
+    arguments = ["task.node_type=paper", "launch.nodes=2", "launch.min_nodes=1"]
+    with hosts(3, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
+        job = Job(server, "1:2", (apart.address, None), arguments, restarts=1)
+        agents = [job.join(host, place) for host, place in zip(made, places, strict=True)]
+        job.wait(lambda: steps(places[0]) >= 2, "two steps")
+        made[0].lose_power()
+        since = time.monotonic()
+        (code_of_it,) = job.end([agents[1]])
+        return code_of_it, time.monotonic() - since, agents[1].said()
+
+
+def lose_the_store(server: Preloaded, directory: Path, number: int) -> tuple[int, float, str]:
+    """The machine that holds torchrun's store loses power: the job is over, on machines that would go on without."""
+    lay_out(directory, PACE)
+    arguments = ["launch.nodes=2", "launch.min_nodes=1"]
+    with hosts(2, f"10.79.{number}") as made:
+        job = Job(server, "1:2", (made[0].address, made[0]), arguments)
+        # Not forked: its guard is to know torchrun by its command.
+        started = [job.join(host, directory, forked=False) for host in made]
+        job.wait(lambda: steps(directory) >= 2, "two steps")
+        made[0].lose_power()
+        since = time.monotonic()
+        (code,) = job.end([started[1]])
+        return code, time.monotonic() - since, started[1].said()
+
+
+def tell_one_to_stop(server: Preloaded, directory: Path, number: int) -> tuple[list[int], list[tuple[str, int]], str]:
+    """One of two machines is wanted elsewhere: its agent gets SIGTERM, and the other goes on."""
+    lay_out(directory, PACE)
+    with hosts(2, f"10.79.{number}") as made:
+        job = Job(server, "1:2", (made[0].address, made[0]), ["launch.nodes=2", "launch.min_nodes=1"])
+        agents = [job.join(host, directory) for host in made]
+        job.wait(lambda: steps(directory) >= 2, "two steps")
+        agents[1].process.send_signal(15)
+        (stopped,) = job.end([agents[1]])
+        job.wait(lambda: worlds(directory)[-1] == ("resume", 1), "the other machine going on")
+        set_pace(directory, 0.0)
+        finished(job, [agents[0]], directory)
+        return [stopped], worlds(directory), job.said()
+
+
+def slow(host: Host, undo: ExitStack) -> None:
+    host.limit("100mbit")
+
+
+def late(host: Host, undo: ExitStack) -> None:
+    undo.enter_context(host.late(2.5))
+
+
+SCENARIOS: dict[str, Callable[..., Any]] = {
+    "three lose one": lose_the_first_rank,
+    "cut off": cut_off,
+    "lost parts": lose_the_parts,
+    "lost store": lose_the_store,
+    "one stops": tell_one_to_stop,
+    "two": lambda *given: train(*given, 2),
+    "three": lambda *given: train(*given, 3),
+    "slow": lambda *given: train(*given, 2, slow),
+    "late": lambda *given: train(*given, 2, late),
+    "two anywhere": lambda *given: train_anywhere(*given, 2),
+    "three anywhere": lambda *given: train_anywhere(*given, 3),
+    "two on one": lambda *given: train_on_one(*given, 2),
+    "three on one": lambda *given: train_on_one(*given, 3),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    server: Preloaded, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple[Future[Any], Path]]]:
+    """Several at once: most of their time is waiting."""
+    with ThreadPoolExecutor(5) as pool:
+        found = {}
+        for number, (name, scenario) in enumerate(SCENARIOS.items(), start=1):
+            directory = tmp_path_factory.mktemp(name.replace(" ", "-"))
+            found[name] = pool.submit(scenario, server, directory, number), directory
+        yield found
+
+
+Outcomes = dict[str, tuple[Future[Any], Path]]
+
+
+def directory_of(outcomes: Outcomes, name: str) -> Path:
+    outcomes[name][0].result()
+    return outcomes[name][1]
+
+
+def same_course(run: Path, whole: Path) -> None:
+    straight, found = losses(whole), losses(run)
+    assert straight.keys() == found.keys()
+    assert found == pytest.approx(straight, rel=2e-5, abs=1e-6)
+    weights = last_weights(run)
+    for name, tensor in last_weights(whole).items():
+        assert torch.allclose(weights[name], tensor, rtol=1e-4, atol=1e-5), name
+    assert summary(run)["num_evaluated"] == summary(whole)["num_evaluated"]
+
+
+@pytest.mark.parametrize(("name", "other"), [("two anywhere", "two on one"), ("three anywhere", "three on one"),
+                                             ("slow", "two"), ("late", "two")])  # fmt: skip
+def test_what_lies_between_the_ranks_changes_nothing(name: str, other: str, outcomes: Outcomes) -> None:
+    """Two and three machines are as one with as many ranks; 100 Mbit/s, and 5 ms for each way, cost time only."""
+    run, straight = directory_of(outcomes, name), directory_of(outcomes, other)
+    assert losses(run) == losses(straight)
+    weights = last_weights(run)
+    assert all(torch.equal(weights[key], tensor) for key, tensor in last_weights(straight).items())
+    machines = summary(run)["nodes"]
+    assert (machines, summary(straight)["nodes"]) == (int(name.startswith("three")) + 2, 2 if other == "two" else 1)
+
+
+def test_the_machine_of_the_first_rank_is_lost_and_comes_back(outcomes: Outcomes) -> None:
+    took, found = outcomes["three lose one"][0].result()
+    print(f"two of three went on after {took:.0f} s")
+    assert found == [("start", 3), ("resume", 2), ("resume", 3)]
+    # train.timeout, three keep-alives of 2 s, the last call of 2 s, and the start of ranks.
+    assert took < 12 + 6 + 2 + MARGIN
+    same_course(directory_of(outcomes, "three lose one"), directory_of(outcomes, "three"))
+
+
+def test_a_machine_that_is_cut_off_is_done_without_and_joins_again(outcomes: Outcomes) -> None:
+    """Each has a disk of its own: the one that is left makes the partitions again, and goes on from its own copy of
+    the newest checkpoint; the other one's older directory does not count."""
+    found = outcomes["cut off"][0].result()
+    print(f"the other machine went on after {found['seconds']:.0f} s")
+    assert found["seconds"] < 12 + 6 + 2 + MARGIN
+    survivor = found["places"][found["other"]]
+    assert worlds(survivor) == [("start", 2), ("resume", 1), ("resume", 2)]
+    assert "partitioning again" in found["said"]
+    for place in found["places"]:
+        weights = last_weights(place)
+        assert all(torch.equal(weights[key], tensor) for key, tensor in last_weights(survivor).items())
+    same_course(survivor, directory_of(outcomes, "two"))
+
+
+def test_parts_that_are_lost_are_named(outcomes: Outcomes) -> None:
+    code, seconds, said = outcomes["lost parts"][0].result()
+    print(f"over after {seconds:.0f} s")
+    assert code != 0 and seconds < 12 + 6 + 2 + 20 + MARGIN
+    assert re.search(LOST, said)
+
+
+def test_without_the_store_the_job_is_over(outcomes: Outcomes) -> None:
+    code, seconds, said = outcomes["lost store"][0].result()
+    print(f"over after {seconds:.0f} s")
+    assert code != 0 and seconds < 12 + 80 + MARGIN
+    assert re.search(r"the store that (rank 0|it asks)", said), said
+
+
+def test_a_machine_that_is_told_to_stop_leaves_the_others_at_work(outcomes: Outcomes) -> None:
+    _, found, said = outcomes["one stops"][0].result()
+    assert found == [("start", 2), ("resume", 1)]
+    assert "was told to stop" in said
+    same_course(directory_of(outcomes, "one stops"), directory_of(outcomes, "two"))

@@ -1,0 +1,269 @@
+"""Runs that go on with fewer machines, and with all again: the loss goes the way that it goes with all throughout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+
+from disttrain.config import Experiment, ExperimentError
+from disttrain.train import job
+from disttrain.train.checkpoint import CheckpointDirectory
+from disttrain.world import World
+from tests.ranks import run_ranks
+from tests.training import events
+
+_NODE = {"source": "python", "function": "tests.distributed.test_elastic:towns", "split": {"by": "masks"}}
+_GRAPHS = {
+    "source": "python", "function": "tests.collections_of_graphs:rings", "args": {"count": 60},
+    "split": {"by": "stratified", "train": 0.6, "val": 0.2, "test": 0.2},
+}  # fmt: skip
+
+
+def towns() -> HeteroData:
+    """Three communities that hardly know each other: each becomes a partition; the third has no training node."""
+    generator = torch.Generator().manual_seed(0)
+    count = 70
+    data: Any = HeteroData()
+    data["v"].x = torch.randn(3 * count, 4, generator=generator)
+    data["v"].y = (data["v"].x.sum(dim=1) > 0).long()
+    ends = torch.randint(0, count, (2, 900), generator=generator) + count * torch.randint(
+        0, 3, (900,), generator=generator
+    )
+    data["v", "to", "v"].edge_index = torch.cat(
+        [ends, torch.tensor([[0, count, 2 * count], [count, 2 * count, 0]])], dim=1
+    )
+    order = torch.arange(3 * count)
+    data["v"].train_mask = (order < 2 * count) & (order % 5 > 1)
+    data["v"].val_mask, data["v"].test_mask = order % 5 == 0, order % 5 == 1
+    return data
+
+
+def experiment(directory: str, name: str, nodes: int, settings: dict[str, Any]) -> Experiment:
+    about_graphs = settings.get("graphs", False)
+    plain: dict[str, Any] = {
+        "name": name,
+        "run_dir": f"{directory}/runs/{name}",
+        "data": _GRAPHS | {"store": f"{directory}/store"} | settings.get("data", {}) if about_graphs else _NODE,
+        "partition": {} if about_graphs else {"dir": f"{directory}/parts{nodes}"},
+        "task": {"kind": "graph_classification"} if about_graphs else {"kind": "node_classification"},
+        "model": settings.get("model", {"kind": "hetero_conv", "hidden": 8, "dropout": 0.3}),
+        "sampling": {"batch_size": 6, **({} if about_graphs else {"fanout": [3, 2]}), **settings.get("sampling", {})},
+        "train": {
+            "epochs": 2, "log_every": 1, "threads": 1, "device": "cpu", "timeout": 60, **settings.get("train", {}),
+        },
+        "launch": {"nodes": nodes, "min_nodes": 1},
+    }  # fmt: skip
+    return Experiment.model_validate(plain)
+
+
+def to_step(experiment: Experiment, last: int | None) -> Experiment:
+    if last is None:
+        return experiment
+    return experiment.model_copy(update={"train": experiment.train.model_copy(update={"max_steps": last})})
+
+
+def train(world: World, directory: str, nodes: int, runs: list[tuple[str, int | None, dict[str, Any]]]) -> None:
+    """Each run to a step, or to its end."""
+    for name, last, settings in runs:
+        job.run(to_step(experiment(directory, name, nodes, settings), last), world)
+
+
+def train_by(directory: Path, nodes: int, legs: list[tuple[int, int | None]], runs: dict[str, dict[str, Any]]) -> None:
+    """Train with changing numbers of machines, beside a run with all of them that nobody disturbs.
+
+    Args:
+        legs: machines, and the last step that they do.
+    """
+    for number, (machines, last) in enumerate(legs):
+        undisturbed = [(f"{name}-whole", None, settings) for name, settings in runs.items()] if number == 0 else []
+        disturbed = [(name, last, settings) for name, settings in runs.items()]
+        run_ranks(train, machines, str(directory), nodes, undisturbed + disturbed)
+
+
+def curve(run: Path) -> list[tuple[str, int, float]]:
+    return [
+        (event["event"], event["step"], event["metrics"]["loss"] if event["event"] == "evaluation" else event["loss"])
+        for event in events(run)
+        if event["event"] in ("train", "epoch", "evaluation")
+    ]
+
+
+def by_step(found: list[tuple[str, int, float]]) -> dict[tuple[str, int], float]:
+    """Legs that end within an epoch write an evaluation and an epoch's line of their own."""
+    return {(event, step): loss for event, step, loss in found}
+
+
+def newest(run: Path) -> dict[str, Tensor]:
+    checkpoints = CheckpointDirectory(run / "checkpoints")
+    return checkpoints.read_tensors(checkpoints.names()[0], "model/")
+
+
+def same_course(directory: Path, name: str) -> None:
+    """All that the undisturbed run wrote down, and its weights."""
+    whole, run = directory / "runs" / f"{name}-whole", directory / "runs" / name
+    straight, found = by_step(curve(whole)), by_step(curve(run))
+    assert len(straight) > 10 and straight.keys() <= found.keys()
+    assert {at: found[at] for at in straight} == pytest.approx(straight, rel=2e-5, abs=1e-6), name
+    weights = newest(run)
+    for tensor, value in newest(whole).items():
+        assert torch.allclose(weights[tensor], value, rtol=1e-4, atol=1e-5), (name, tensor)
+    summaries = [json.loads((path / "summary.json").read_text()) for path in (whole, run)]
+    assert summaries[0]["num_evaluated"] == summaries[1]["num_evaluated"]
+    assert summaries[0]["steps"] == summaries[1]["steps"]
+
+
+NORMED = {"kind": "custom", "module": "tests.distributed.test_elastic:Normed"}
+RUNS: dict[str, dict[str, Any]] = {
+    "local": {},
+    "anywhere": {"sampling": {"locality": False}, "train": {"accumulate": 2, "epochs": 3}},
+    "falling": {"train": {"scheduler": {"kind": "step", "step_epochs": 1}, "early_stop": {"metric": "accuracy"}}},
+    "normed": {"model": NORMED},
+}
+
+
+class Normed(torch.nn.Module):
+    """With a batch norm of its own on each rank."""
+
+    def __init__(self, schema: Any, target: str, out_channels: int) -> None:
+        super().__init__()
+        self.first, self.norm = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)
+        self.last = torch.nn.Linear(8, out_channels)
+
+    def forward(self, batch: Any) -> Tensor:
+        x = self.first(batch["v"].x)
+        if len(x) > 1 or not self.training:
+            x = self.norm(x)
+        unused = sum(parameter.sum() * 0.0 for parameter in self.parameters())
+        return self.last(x.relu())[: batch["v"].batch_size] + unused
+
+
+def test_two_machines_one_and_two_again(tmp_path: Path) -> None:
+    """The changes come in the middle of epochs."""
+    train_by(tmp_path, 2, [(2, 4), (1, 9), (2, None)], RUNS)
+    for name in RUNS:
+        same_course(tmp_path, name)
+        begun = [e for e in events(tmp_path / "runs" / name) if e["event"] in ("start", "resume")]
+        assert [(e["world_size"], e["nodes"], e.get("shares")) for e in begun] == [
+            (2, 2, None),
+            (1, 1, 2),
+            (2, 2, None),
+        ]
+
+
+def test_three_machines_two_and_one(tmp_path: Path) -> None:
+    """With two of three, one rank has two shares of a step and the other one; a partition has no seed."""
+    runs = {name: RUNS[name] for name in ("local", "normed")}
+    train_by(tmp_path, 3, [(3, 2), (2, 8), (1, 11), (3, None)], runs)
+    for name in runs:
+        same_course(tmp_path, name)
+
+
+GRAPH_RUNS: dict[str, dict[str, Any]] = {
+    "rounds": {"graphs": True, "model": {"kind": "gin", "hidden": 8, "layers": 2, "norm": "layer", "dropout": 0.2}},
+    "joined": {"graphs": True, "model": {"kind": "gin", "hidden": 8, "layers": 2, "norm": "batch"}},
+    "sharded": {
+        "graphs": True, "data": {"shard": True, "storage": "memory"},
+        "model": {"kind": "gin", "hidden": 8, "layers": 2, "norm": "layer"},
+    },
+    "bounded": {
+        "graphs": True, "sampling": {"max_nodes": 40},
+        "model": {"kind": "gin", "hidden": 8, "layers": 2, "norm": "layer"},
+    },
+}  # fmt: skip
+
+
+def test_collections_of_graphs(tmp_path: Path) -> None:
+    train_by(tmp_path, 2, [(2, 4), (1, 8), (2, None)], GRAPH_RUNS)
+    for name in GRAPH_RUNS:
+        same_course(tmp_path, name)
+
+
+PER_RANK: dict[str, dict[str, Any]] = {
+    "local": {"train": {"elastic": {"keep": "per_rank"}, "scheduler": {"kind": "linear"}}},
+    "anywhere": {"sampling": {"locality": False}, "train": {"elastic": {"keep": "per_rank", "lr": "sqrt"}}},
+    "graphs": {**GRAPH_RUNS["rounds"], "train": {"elastic": {"keep": "per_rank", "lr": "constant"}}},
+}
+"""The batch of each rank stays; what a step has changes with the machines."""
+
+
+def per_rank(world: World, directory: str, legs: list[str]) -> None:
+    for name, settings in PER_RANK.items():
+        try:
+            train_to(world, experiment(directory, name, 2, settings), int(legs[0]) if legs else None)
+        except Stopped:
+            pass
+
+
+class Stopped(Exception):
+    """Stands for a machine that is lost."""
+
+
+def train_to(world: World, experiment: Experiment, last: int | None) -> None:
+    """Not by `max_steps`, which is part of a schedule that falls to the end."""
+    from disttrain.train.trainer import Trainer
+
+    step = Trainer._train_step
+
+    def mortal(self: Trainer, batch: Any) -> None:
+        if last is not None and self.position.step == last and not self.gradient.is_open:
+            raise Stopped
+        step(self, batch)
+
+    Trainer._train_step = mortal
+    try:
+        job.run(experiment, world)
+    finally:
+        Trainer._train_step = step
+
+
+def test_what_each_rank_has_may_stay_instead(tmp_path: Path) -> None:
+    for machines, legs in ((2, ["4"]), (1, ["12"]), (2, [])):
+        run_ranks(per_rank, machines, str(tmp_path), legs)
+    for name, seeds in (("local", 84), ("anywhere", 84), ("graphs", 31)):
+        found = events(tmp_path / "runs" / name)
+        epochs = [event["seeds"] for event in found if event["event"] == "epoch"]
+        assert epochs == [seeds] * 3, f"{name}: each seed once an epoch"
+        rates = {event["step"]: event["lr"] for event in found if event["event"] == "train"}
+        before, after = rates[4], rates[5]
+        if name == "local":  # 7 steps an epoch with two machines, 14 with one; linear from 1 to 0
+            assert before == pytest.approx(0.005 * (1 - 3 / 20))
+            assert after == pytest.approx(0.005 / 2 * (1 - 8 / 41))
+        else:
+            assert after / before == pytest.approx({"anywhere": 0.5**0.5, "graphs": 1.0}[name])
+
+
+def refusals(world: World, directory: str) -> list[str]:
+    """A run of two ranks, gone on with in ways that it cannot be."""
+    said = []
+    for changes in (
+        {"launch": {}},
+        {"launch": {"nodes": 2}},
+        {"launch": {"nodes": 3, "min_nodes": 2}},
+        {"launch": {"nodes": 2, "min_nodes": 1}, "train": {"elastic": {"keep": "per_rank"}}},
+        {"launch": {"nodes": 2, "min_nodes": 1}, "partition": {"parts": 1}},
+    ):
+        plain = experiment(directory, "local", 2, {}).model_dump()
+        for section, values in changes.items():
+            plain[section] = values if section == "launch" else plain[section] | values
+        with pytest.raises(ExperimentError) as raised:
+            job.run(Experiment.model_validate(plain), world)
+        said.append(str(raised.value))
+    return said
+
+
+def test_what_cannot_be_gone_on_with_is_refused_with_advice(tmp_path: Path) -> None:
+    run_ranks(train, 2, str(tmp_path), 2, [("local", 4, {})])
+    plainly, too_few, many, policy, parts = run_ranks(refusals, 1, str(tmp_path))[0]
+    assert "world.ranks: 2 in the checkpoint, 1 now" in plainly
+    assert "set launch.nodes=2 and launch.min_nodes=1" in plainly
+    assert "launch.nodes is 2, but 1 machine was started" in too_few and "launch.min_nodes" in too_few
+    assert "launch.nodes is 3 and launch.min_nodes 2, but 1 machine was started" in many
+    assert "start torchrun with --nnodes 2:3" in many
+    assert "world.elastic" in policy
+    assert "partition.parts is 1, fewer than the 2 machines" in parts
