@@ -5,6 +5,7 @@ Agents here are small programs of that name; `tests/cluster` has the real ones, 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -48,7 +49,7 @@ rank.wait()
 """
 GUARD = f"""\
 import sys
-sys.path.insert(0, {str(Path(watchman.__file__).parent)!r})
+sys.path.append({str(Path(watchman.__file__).parent)!r})
 import watchman
 watchman._AGENT_SECONDS, watchman._AGENT_SECONDS_TO_STOP = 4.0, 2.0
 watchman._Guard(*map(int, sys.argv[1:6]), place=sys.argv[6]).watch()
@@ -112,6 +113,49 @@ def test_agent(case: Expected, outcomes: dict[Expected, Future[tuple[int, bool, 
     assert len(said) == len(case.says) + 1, said  # that the rank ended without a word
     for line, pattern in zip(said[1:], case.says):
         assert re.search(pattern, line), said
+
+
+RANK = """\
+import sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from disttrain import guard, watchdog
+watchdog.listen()
+
+def never_ends():
+    time.sleep(120)
+
+threading.Thread(target=never_ends).start()
+print("ready", flush=True)
+"""
+
+
+def test_a_rank_that_does_not_end_is_ended_and_its_folder_goes_with_it(tmp_path: Path) -> None:
+    """All its work is done, and a thread of the user's own keeps it: it has stopped to beat."""
+    guard_code = GUARD.replace("watchman._Guard", "watchman._SECONDS_TO_END = 2.0\nwatchman._Guard")
+    folder = tmp_path / "pymp-1"
+    folder.mkdir()
+    program = [sys.executable, "-c", RANK, str(Path(watchman.__file__).parents[1])]
+    page = os.memfd_create("where")
+    os.truncate(page, 4096)
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
+        arguments = [str(rank.pid), "0", "0", str(page), str(page), "rank 0 on here"]
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", guard_code, *arguments],
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=[page],
+        )  # fmt: skip
+        assert guard.stdin is not None and guard.stderr is not None
+        guard.stdin.write(f"run {tmp_path}\nfolder {folder}\nbye done\n")
+        guard.stdin.flush()
+        said = guard.stderr.read()
+        assert "it is killed" in said, said
+        assert rank.wait(60) == -9
+    assert guard.wait(30) == 0
+    os.close(page)
+    assert "rank 0 on here showed no sign of life for 2 s in starting: it is killed" in said
+    assert re.search(r"\n  process \d+: .*_shutdown \(", said), said
+    assert "never_ends" in (tmp_path / "watchdog" / "rank-0-on-here.txt").read_text()
+    assert not folder.exists()
 
 
 def lives(process: psutil.Process) -> bool:
