@@ -131,7 +131,7 @@ def base_tar() -> Path:
     """Debian and its Python, from Debian's packages; made once."""
     CACHE.mkdir(parents=True, exist_ok=True)
     made = CACHE / f"debian-12-python-{PYTHON}.tar"
-    with (CACHE / ".lock").open("w") as lock:
+    with (CACHE / ".base.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             if shutil.which("mmdebstrap") is None:
@@ -152,7 +152,8 @@ def base_image(engine: Engine) -> None:
 def wheels() -> Path:
     """What the image is made of, as files: with the machine's own pip, since a container reaches no index."""
     place = CACHE / f"wheels-{PYTHON}"
-    with (CACHE / ".lock").open("w") as lock:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".wheels.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp, wanted = place / ".complete", (REPOSITORY / "constraints.txt").read_text() + PYTHON
         if not stamp.exists() or stamp.read_text() != wanted:

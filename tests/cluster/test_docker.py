@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,11 @@ def docker() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def sources(docker: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base_image(docker)
-    return context(tmp_path_factory.mktemp("context"))
+    with ThreadPoolExecutor() as pool:
+        base = pool.submit(base_image, docker)
+        made = context(tmp_path_factory.mktemp("context"))
+        base.result()
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +91,6 @@ def submit(backend: str, place: Path, more: list[str], environment: Mapping[str,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-
-
-def start(command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
 
 
@@ -160,39 +158,27 @@ def test_the_cuda_target_wants_torch_for_cuda(docker: Engine, image: str, source
     assert "is built for CPUs only; take its wheel out of docker/wheels" in done.stdout + done.stderr
 
 
-def test_compose_stops_and_goes_on(docker: Engine, image: str, flights: Path, straight: Path) -> None:
-    """Two machines that share no disk, on a network of their own; `stop` sends SIGTERM."""
+def test_compose_trains_two_machines(docker: Engine, image: str, flights: Path, straight: Path) -> None:
+    """On a network of their own, without a disk that they share."""
     assert image
     if shutil.which("docker-compose") is None:
         cannot("docker-compose is not installed")
     overrides = " ".join(["data.root=/data", *SETTINGS])
-    up = docker.compose("up", "--no-build", "--abort-on-container-exit", DATA=str(flights), OVERRIDES=overrides)
+    up = docker.compose("up", "--no-build", DATA=str(flights), OVERRIDES=overrides)
+    since = time.monotonic()
+    done = subprocess.run(up, env=docker.environment, capture_output=True, text=True, check=False, timeout=900)
+    print(f"two containers of compose.yaml trained in {time.monotonic() - since:.0f} s")
+    codes = [docker.docker("inspect", "--format", "{{.State.ExitCode}}", name).stdout for name in docker.containers()]
+    subprocess.run(docker.compose("down"), env=docker.environment, capture_output=True, check=True, timeout=120)
+    assert codes == ["0\n", "0\n"], done.stdout
     run = docker.volume("disttrain-test_machine-1") / "runs" / "quickstart"
-    try:
-        first = start(up, docker.environment)
-        wait(lambda: checkpoints(run) or first.poll() is not None, "a checkpoint")
-        assert first.poll() is None, first.communicate()
-        stop = subprocess.run(
-            docker.compose("stop"), env=docker.environment, capture_output=True, text=True, check=False
-        )
-        said, _ = first.communicate(timeout=120)
-        assert stop.returncode == 0, stop
-        assert not (run / "DONE").exists(), said
-        left_at = int(checkpoints(run)[0].removeprefix("step-"))
-        assert 5 <= left_at < 40, said
-        again = start(up, docker.environment)
-        said, _ = again.communicate(timeout=300)
-        assert again.returncode == 0, said
-        assert resumed(run) == [left_at]
-        same(run, straight)
-        assert not (docker.volume("disttrain-test_machine-2") / "runs").exists()
-    finally:
-        down = docker.compose("down", "--timeout", "1")
-        subprocess.run(down, env=docker.environment, capture_output=True, check=False, timeout=120)
+    assert (run / "DONE").stat().st_uid == 1000
+    same(run, straight)
+    assert not (docker.volume("disttrain-test_machine-2") / "runs").exists()
 
 
 def test_submit_stops_and_goes_on(docker: Engine, image: str, flights: Path, straight: Path, tmp_path: Path) -> None:
-    """Two containers on this host; Ctrl-C stops both."""
+    """Two containers on this host; Ctrl-C stops both, by `docker stop`."""
     shutil.copytree(REPOSITORY / "configs", tmp_path / "configs")
     # The containers of compose.yaml have made their own.
     shutil.copytree(straight.parent.parent / "partitions", tmp_path / "partitions")
