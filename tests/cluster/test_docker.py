@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cluster
 
 SETTINGS = [
     *("partition.dir=partitions", "train.device=cpu", "train.max_steps=40", "train.checkpoint.every_steps=5"),
-    "train.log_every=1",
+    *("train.log_every=1", "train.threads=1"),
 ]
 """A part of its first epoch, in the middle of which it is stopped."""
 MOST_BYTES = 1_600_000_000
