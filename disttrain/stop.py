@@ -34,6 +34,9 @@ _MOST_TIMES = 4
 _COARSE_SECONDS = 2.0
 """As file systems may round the time of a file."""
 _INTERRUPTED = 128 + signal.SIGINT
+_SAME_SECONDS = 10.0
+"""Batch systems send SIGTERM to torchrun and to its ranks, and torchrun sends it to the ranks too: within so long, it
+is the same request."""
 
 
 class Stopped(Leave):
@@ -62,9 +65,9 @@ def exit_code(reason: str, otherwise: int) -> int:
 class StopRequest:
     """While the block runs, SIGTERM, SIGINT and SIGHUP are requests to stop. The innermost block hears them.
 
-    A second signal of the same kind does what it did outside of the block, and so does one that nobody has looked at
-    when the block ends. SIGHUP is left alone where it is ignored, as
-    under `nohup`. Where signals cannot be handled (not the main thread), nothing is changed.
+    A second signal of the same kind (SIGTERM: after ten seconds) does what it did outside of the block, and so does one
+    that nobody has looked at when the block ends. SIGHUP is left alone where it is ignored, as under `nohup`. Where
+    signals cannot be handled (not the main thread), nothing is changed.
 
     Args:
         at_once: a request raises `Stopped` in the main thread; else it is remembered in `reason`.
@@ -81,6 +84,7 @@ class StopRequest:
         self._told: Stopped | None = None
         self._before: dict[int, Any] = {}
         self._outer: StopRequest | None = None
+        self._terminated_at: float | None = None
 
     def __enter__(self) -> StopRequest:
         for number in _SIGNALS:
@@ -99,6 +103,8 @@ class StopRequest:
         StopRequest._innermost = self._outer
         for number in list(self._before):
             self._restore(number)
+        if error is not None and self._outer is not None:
+            self._outer._terminated_at = self._terminated_at
         if error is None and self.reason:  # it came too late to be heard here
             if self.by_signal:
                 signal.raise_signal(signal.Signals[self.reason])
@@ -106,7 +112,16 @@ class StopRequest:
                 StopRequest.ask(self.reason)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        self._restore(number)
+        now, before = time.monotonic(), self._terminated_at
+        if number == signal.SIGTERM and before is None:
+            self._terminated_at = now
+        elif number == signal.SIGTERM and before is not None and now - before < _SAME_SECONDS:
+            return
+        else:
+            self._restore(number)
+            if number == signal.SIGTERM:
+                signal.raise_signal(number)
+                return
         if not self.reason:
             self.reason, self.by_signal = signal.Signals(number).name, True
         if self._at_once:

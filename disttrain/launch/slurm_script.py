@@ -202,10 +202,8 @@ _STOPPING = """\
 # With USR1 or TERM Slurm says that the time is nearly over, that others need the nodes, or that somebody used scancel.
 # The file STOP asks the ranks to write a checkpoint and to leave. (torchrun passes on TERM only, and kills after 30 s.)
 most_requeues={most}
-asked='' ended='' woken=''
-trap 'asked=1; woken=1; touch -- "$run_dir/STOP"' USR1
-trap 'woken=1; touch -- "$run_dir/STOP"; cancelled && ended=1 || asked=1' TERM
-cancelled() {{ scontrol --oneliner show job "$SLURM_JOB_ID" | grep -q " JobState=CANCELLED"; }}
+asked='' woken=''
+trap 'asked=1; woken=1; touch -- "$run_dir/STOP"' USR1 TERM
 newest() {{ ls "$run_dir/checkpoints" 2>/dev/null | tail -n 1; }}
 before=$(newest)"""
 
@@ -245,11 +243,16 @@ def _contained(container: Container, has_gpus: bool) -> list[str]:
 
 _ENDING = """\
 # Not over, but it can go on: again, unless it was ended by hand, or failed before it had got any further.
+being_ended() {  # by scancel, say: "completing" while the script still runs
+  case $(scontrol --oneliner show job "$SLURM_JOB_ID") in
+    *" JobState=RUNNING "* | *" Reason=TimeLimit "*) return 1 ;;
+  esac
+}
 restarts=${SLURM_RESTART_COUNT:-0}
 if [ "$code" = 0 ] && [ -e "$run_dir/DONE" ]; then
   exit 0
-elif [ -n "$ended" ]; then
-  echo "slurm: cancelled; submitted again, it goes on from its last checkpoint" >&2
+elif being_ended; then
+  echo "slurm: the job is being ended; submitted again, the run goes on from its last checkpoint" >&2
   exit "$code"
 elif [ "$code" = 0 ] && [ -n "$asked" ]; then
   why="stopped before the run was over"

@@ -77,8 +77,8 @@ class Machine:
             f"mount -t tmpfs none /dev/shm; hostname {name}; exec sleep infinity"
         )
         self._holder = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{host._namespace}", "unshare", "--uts", "--pid", "--mount", "--fork",
-             "--kill-child", "--mount-proc", "sh", "-ec", script],
+            ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{host._namespace}",
+             "unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", script],
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._first = wait_for(self._first_process, 20, f"the first process of {name}")

@@ -30,6 +30,27 @@ def test_the_first_signal_is_remembered_and_the_second_does_what_it_did() -> Non
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_second_sigterm_is_the_same_request_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm sends it to torchrun and to the ranks, and torchrun to the ranks again."""
+    with pytest.raises(Stopped, match="agreed"), StopRequest(at_once=True):
+        with StopRequest() as request:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert request.reason == "SIGTERM"
+            try:
+                raise Stopped("agreed", 0, agreed=True)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), StopRequest(at_once=True), StopRequest():
+        os.kill(os.getpid(), signal.SIGTERM)
+        now = time.monotonic
+        monkeypatch.setattr("disttrain.stop.time.monotonic", lambda: now() + 60)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_handlers_are_put_back(number: int) -> None:
     before = signal.getsignal(number)
