@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from signal import SIGTERM
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import __version__, guard, watchdog
 from .config import Experiment, ExperimentError, Train
@@ -35,7 +35,7 @@ from .launch.command import (
     status_arguments,
     submit_arguments,
 )
-from .refusal import Leave, refuse_differences, say_once
+from .refusal import Leave, say_once
 from .stop import StopRequest, stop_file
 
 if TYPE_CHECKING:
@@ -230,6 +230,23 @@ def _inspect(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    from .preflight.command import doctor_arguments
+
+    experiment_arguments(parser)
+    doctor_arguments(parser)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .preflight.command import doctor_check
+
+    with _joined(arguments, **doctor_check(arguments)) as (world, _):
+        if world.is_lead and not arguments.json:
+            machines = counted(world.num_machines, "machine")
+            print(f"nothing to mend: {counted(world.size, 'rank')} on {machines} can work together")
+    return 0
+
+
 def _extend_arguments(parser: argparse.ArgumentParser) -> None:
     experiment_arguments(parser)
     parser.add_argument(
@@ -290,6 +307,11 @@ COMMANDS: dict[str, Command] = {
         _inspect,
         _inspect_arguments,
     ),
+    "doctor": Command(
+        "look at the machines only: do they reach each other, and fit together? Under torchrun, or on each alone",
+        _doctor,
+        _doctor_arguments,
+    ),
     "predict": Command(
         "predict nodes or graphs with a trained model, into Parquet files under your own keys",
         _predict,
@@ -315,6 +337,7 @@ def _joined(
     read: Callable[[str, list[str]], Experiment] = read_experiment,
     stopped_code: int = 128 + SIGTERM,
     directory: str | None = None,
+    **of_check: Any,
 ) -> Iterator[tuple[World, Experiment]]:
     """Read the experiment, join the other ranks, and make sure that all have read the same.
 
@@ -323,6 +346,7 @@ def _joined(
     Args:
         stopped_code: exit code after SIGTERM.
         directory: of the run; None: that of the experiment.
+        of_check: what else `preflight.check.Check` is told.
     """
     experiment, refusal = None, None
     try:
@@ -332,10 +356,14 @@ def _joined(
             raise
         refusal = error
 
+    from .preflight.check import Check
     from .world import World
 
-    def given(elsewhere: Experiment | None) -> Experiment:
-        found = elsewhere if isinstance(refusal, _NotHereError) else experiment
+    # Without a shared disk, a run's directory is on the machine of its first rank.
+    elsewhere = isinstance(refusal, _NotHereError)
+
+    def given(others: list[Experiment | None]) -> Experiment:
+        found = experiment or next((there for there in others if elsewhere and there is not None), None)
         if found is None:
             raise ExperimentError(str(refusal))
         return found
@@ -343,15 +371,14 @@ def _joined(
     settings = experiment.train if experiment is not None else Train()
     if experiment is not None:
         guard.keep(experiment.directory if directory is None else directory, place())
-    with World.start(settings.device, settings.timeout, settings.threads) as world, StopRequest(True, stopped_code):
+    check = Check(experiment, "" if refusal is None or elsewhere else str(refusal), **of_check)
+    world_to_be = World.start(settings.device, settings.timeout, settings.threads, check)
+    with world_to_be as world, StopRequest(True, stopped_code):
         try:
-            # Without a shared disk, a run's directory is on the machine of its first rank.
             read_by_others = world.gather(experiment, "reading the experiment")
-            elsewhere = next((there for there in read_by_others if there is not None), None)
-            agreed = world.together(lambda: given(elsewhere), "reading the experiment")
+            agreed = world.together(lambda: given(read_by_others), "reading the experiment")
             if experiment is None:
                 guard.keep(agreed.directory, place())
-            refuse_differences(agreed, world)
             if world.is_lead:
                 for line in ignored_settings(agreed):
                     print(f"disttrain: warning: {line}", file=sys.stderr, flush=True)

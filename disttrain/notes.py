@@ -97,6 +97,19 @@ class Notes:
         """Whether all keys are there."""
         return self._ask(lambda: self._store.check(keys), within)
 
+    def listen(self, keys: list[str], seconds: float) -> bool:
+        """Wait until all keys are there, at most so long; whether they are.
+
+        Not `store.wait`: each time that it runs out, torch writes warnings, and other threads cannot use the store.
+
+        Raises:
+            StoreLost: nobody answers.
+        """
+        deadline = time.monotonic() + seconds
+        while not (found := not keys or self.check(keys, seconds)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
     def say_over(self, over: Over, within: float) -> None:
         """Leave the note that the job is over, unless another rank has done so before."""
 

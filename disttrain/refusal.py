@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .config import Experiment, ExperimentError
-from .config.file import differences, plain
+from .config.file import differences
 
 if TYPE_CHECKING:
-    from .world import World
+    from .notes import Notes
 
 _SECONDS_TO_LISTEN = 5.0
 
@@ -36,29 +36,47 @@ class PeerError(RuntimeError):
         self.hang, self.stacks = hang, stacks
 
 
-def refuse_differences(experiment: Experiment, world: World) -> None:
-    """Compare the experiments that the ranks have read: one job has one experiment.
+class Speaker(Protocol):
+    """A rank that can leave notes for the others: a `World`, or a `Place` in one that is still to come."""
 
-    Raises:
-        ExperimentError: on every rank, naming the ranks that differ from rank 0, and the paths with both values.
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def is_lead(self) -> bool: ...
+    @property
+    def leads_machine(self) -> bool: ...
+    @property
+    def notes(self) -> Notes: ...
+
+
+def different_experiments(given: Sequence[tuple[str, Mapping[str, Any] | None]]) -> str:
+    """What to say where ranks have not all been given the same experiment; empty if they have.
+
+    Args:
+        given: of each rank in order, its host and its settings; None where it is read elsewhere.
     """
-    given = world.gather((world.host, plain(experiment)), "comparing the experiments")
-    first_host, first = given[0]
+    first_rank = next((rank for rank, (_, settings) in enumerate(given) if settings is not None), 0)
+    first_host, first = given[first_rank]
     ranks_of: dict[tuple[str, ...], list[str]] = {}
     for rank, (host, settings) in enumerate(given):
-        found = differences(first, settings, ("on rank 0", "there"))
+        if settings is None or settings is first or settings == first:
+            continue
+        found = differences(first, settings, (f"on rank {first_rank}", "there"))
         if found:
             ranks_of.setdefault(tuple(found), []).append(f"rank {rank} on {host}")
-    if ranks_of:
-        blocks = [
-            f"{', '.join(ranks)} read another experiment than rank 0 on {first_host}:\n"
-            + "\n".join(f"  {difference}" for difference in found)
-            for found, ranks in ranks_of.items()
-        ]
-        raise ExperimentError("\n".join([*blocks, "give every machine the same YAML file and the same overrides"]))
+    if not ranks_of:
+        return ""
+    blocks = [
+        f"{', '.join(ranks)} read another experiment than rank {first_rank} on {first_host}:\n"
+        + "\n".join(f"  {difference}" for difference in found)
+        for found, ranks in ranks_of.items()
+    ]
+    return "\n".join([*blocks, "give every machine the same YAML file and the same overrides"])
 
 
-def say_once(text: str, world: World) -> None:
+def say_once(text: str, world: Speaker) -> None:
     """Print a refusal that other ranks may be about to print too: rank 0 does, the others listen and keep silent.
 
     A rank that does not hear of it within a few seconds was refused alone, and says so itself.
@@ -70,12 +88,12 @@ def say_once(text: str, world: World) -> None:
             world.notes.set(key, "")
             # torchrun ends all ranks when the first one leaves, and rank 0 holds the notes. Those that do not answer
             # were not refused, or have gone.
-            world.listen([f"{key}/{rank}" for rank in range(1, world.size)], _SECONDS_TO_LISTEN)
+            world.notes.listen([f"{key}/{rank}" for rank in range(1, world.size)], _SECONDS_TO_LISTEN)
         except RuntimeError:
             pass
         return
     try:
-        heard = world.listen([key], _SECONDS_TO_LISTEN)
+        heard = world.notes.listen([key], _SECONDS_TO_LISTEN)
     except RuntimeError:
         heard = False
     if not heard:

@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
 from . import guard
 from .config import ExperimentError
@@ -38,6 +36,7 @@ from .failure import (
 )
 from .lead import Lead
 from .notes import Notes
+from .place import Place, Preflight, shape_refusal
 from .refusal import PeerError
 from .stop import Stopped
 
@@ -69,13 +68,17 @@ class World:
 
     @staticmethod
     @contextmanager
-    def start(device: str = "auto", timeout: float = 300.0, threads: int | None = None) -> Iterator[World]:
+    def start(
+        device: str = "auto", timeout: float = 300.0, threads: int | None = None, preflight: Preflight | None = None
+    ) -> Iterator[World]:
         """Join the other ranks; leave them when the block ends.
 
         Args:
             device: "auto" (the GPU of the local rank where there are GPUs), "cpu" or "cuda".
             timeout: seconds that one rank waits for another before it gives up with a `PeerError`.
             threads: compute threads of this rank; None: OMP_NUM_THREADS, else its share of the cores that it may use.
+            preflight: looks at all ranks once they have reached the store, before anything else connects them. What
+                it raises is raised here.
 
         Raises:
             ExperimentError: "cuda" where there is none, or machines with unequal numbers of ranks.
@@ -83,7 +86,13 @@ class World:
         """
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        here = _choose_device(device, local_rank)
+        launched, refused = "RANK" in os.environ, ""
+        try:
+            here = _choose_device(device, local_rank)
+        except ExperimentError as error:
+            if preflight is None or not launched:
+                raise
+            here, refused = torch.device("cpu"), str(error)  # said by all ranks together, in the preflight
         if threads is None and "OMP_NUM_THREADS" not in os.environ:
             threads = max(1, _usable_cores() // local_size)
         if threads is not None:
@@ -92,13 +101,17 @@ class World:
             torch.cuda.set_device(here)
 
         limit = timedelta(seconds=timeout)
-        launched = "RANK" in os.environ
-        try:
-            if launched:
-                store, rank, size = next(iter(rendezvous("env://", timeout=limit)))
-            else:
-                store, rank, size = dist.HashStore(), 0, 1  # pyright: ignore[reportPrivateImportUsage]
+        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        machine = int(os.environ.get("GROUP_RANK", 0)) if launched else 0
+        with _joining(rank, size, timeout):
+            store = _find_store(rank, size, timeout, preflight, local_rank == 0) if launched else _own_store()
             store.set_timeout(limit)
+        notes = Notes(_own_access(PrefixStore("control", store)), timeout, watch=size > 1)
+        if preflight is not None:
+            place = Place(rank, size, local_rank, local_size, machine, here, refused, timeout, notes)
+            with guard.standing("comparing the machines"):
+                preflight.look(place)
+        with _joining(rank, size, timeout):
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if here.type == "cuda" else "gloo",
                 store=PrefixStore("groups", store),
@@ -108,25 +121,18 @@ class World:
                 device_id=here if here.type == "cuda" else None,
             )
             control = dist.new_group(backend="gloo", timeout=limit)
-        except (dist.DistError, RuntimeError) as error:
-            text = (
-                f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} could not reach all of the "
-                f"{os.environ.get('WORLD_SIZE', 1)} ranks within {timeout:g} s: {first_line(error)}. Do all machines "
-                "reach each other? (GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose the network interface.)"
-            )
-            raise (hung(text) if ran_out(error) else PeerError(text)) from error
         assert isinstance(control, dist.ProcessGroup)
         world = World(
             rank=rank,
             size=size,
             local_rank=local_rank,
             local_size=local_size,
-            machine=int(os.environ.get("GROUP_RANK", 0)) if launched else 0,
+            machine=machine,
             num_machines=size // local_size,
             host=socket.gethostname(),
             device=here,
             timeout=timeout,
-            notes=Notes(_own_access(PrefixStore("control", store)), timeout, watch=size > 1),
+            notes=notes,
             _control=control,
         )
         if size > 1:
@@ -308,30 +314,46 @@ class World:
         """
         return explain(self, error, what)
 
-    def listen(self, keys: list[str], seconds: float) -> bool:
-        """Wait until all keys are in the notes, at most so long; whether they are.
-
-        Not `store.wait`: each time that it runs out, torch writes warnings, and other threads cannot use the store.
-
-        Raises:
-            StoreLost: nobody answers.
-        """
-        deadline = time.monotonic() + seconds
-        while not (found := not keys or self.notes.check(keys, seconds)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
-
     def _check_shape(self) -> None:
         shapes = self.gather((self.host, self.machine, self.local_size), "comparing machines")
-        if len({local_size for _, _, local_size in shapes}) > 1:
-            listed = ", ".join(sorted({f"{host}: {local_size}" for host, _, local_size in shapes}))
-            raise ExperimentError(f"every machine must run the same number of ranks (--nproc-per-node), got {listed}")
-        expected = [rank // self.local_size for rank in range(self.size)]
-        if [machine for _, machine, _ in shapes] != expected:
-            raise ExperimentError(
-                "ranks must be numbered machine by machine, as torchrun does; got the machines "
-                f"{[machine for _, machine, _ in shapes]} for ranks 0 to {self.size - 1}"
-            )
+        if refusal := shape_refusal(shapes):
+            raise ExperimentError(refusal)
+
+
+@contextmanager
+def _joining(rank: int, size: int, timeout: float) -> Iterator[None]:
+    try:
+        yield
+    except PeerError:
+        raise
+    except (dist.DistError, RuntimeError) as error:
+        text = (
+            f"rank {rank} on {socket.gethostname()} could not reach all of the {size} ranks within {timeout:g} s: "
+            f"{first_line(error)}. Do all machines reach each other? (GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose "
+            "the network interface.)"
+        )
+        raise (hung(text) if ran_out(error) else PeerError(text)) from error
+
+
+def _find_store(rank: int, size: int, timeout: float, preflight: Preflight | None, aloud: bool) -> Store:
+    """The store of all ranks, where torchrun says that it is: rank 0 holds it, or its agent.
+
+    As torch's `env://` does it, but without waiting for the others: who waits for them later says which are missing.
+    """
+    missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ExperimentError(f"RANK is set and {', '.join(missing)} not: start ranks with torchrun, or without RANK")
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    holds = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if preflight is not None:
+        preflight.reach(address, port, timeout, holds=holds, aloud=aloud)
+    limit = timedelta(seconds=timeout)
+    return dist.TCPStore(address, port, size, holds, limit, wait_for_workers=False, multi_tenant=holds)  # pyright: ignore
+
+
+def _own_store() -> Store:
+    """Of a process by itself, in its memory."""
+    return dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _usable_cores() -> int:

@@ -325,11 +325,50 @@ NETWORK: dict[str, tuple[str, str]] = {
 }
 """What is said on the first host, and on the second; in `tests/cluster`."""
 
+PREFLIGHT: dict[str, str] = {
+    "the-loopback-is-chosen": (
+        r"a loopback address, at which no other machine is reached, was chosen: host-1 would be 127\.0\.0\.1 "
+        r"\(GLOO_SOCKET_IFNAME names lo; it has eth0 \([\d.]+\.1\)\); host-2 would be 127\.0\.0\.1 "
+        r"\(GLOO_SOCKET_IFNAME names lo; it has eth0 \([\d.]+\.2\)\)\. Set GLOO_SOCKET_IFNAME "
+    ),
+    "an-interface-is-missing": (
+        r"no address to talk from: host-2 has eth0 \([\d.]+\.2\), and the interface ib0, which "
+        r"GLOO_SOCKET_IFNAME names, is not there\. Set GLOO_SOCKET_IFNAME "
+    ),
+    "own-names-stand-for-the-loopback": (
+        r"host-1 would be 127\.0\.1\.1 \(its own name host-1 stands for that; .*; host-2 would be 127\.0\.1\.1 "
+    ),
+    "own-names-stand-for-nothing": (
+        r"host-1 would be 127\.0\.0\.1 \(its own name host-1 stands for no address; .*; host-2 would be 127\.0\.0\.1 "
+    ),
+    "a-firewall-on-one-side": (
+        r"host-1 cannot connect to host-2 at [\d.]+\.2 \(no answer in 5 s\); host-2 does reach host-1\. "
+        r"Let the firewalls of these machines pass TCP on all ports"
+    ),
+    "large-packets-are-lost": (
+        r"host-1 exchanges small messages only with host-2 at .* Large packets are lost on the way: the MTU"
+    ),
+    "the-first-machine-has-an-unknown-name": (
+        r"rank 1 on host-2 does not reach rank 0: the name of its machine, host-1, stands for no address here\. Give "
+        r"torchrun on that machine --local-addr"
+    ),
+    "experiments-differ": (
+        r"rank 1 on host-2 read another experiment than rank 0 on host-1:(\n|` `)  ?"
+        r"train\.lr: 0\.01 on rank 0, 0\.5 there"
+    ),
+    "a-rank-does-not-come": (
+        r"rank 2 \(machine 2\) of 3 ranks did not show up within \d+ s of rank 0 on host-1 "
+        r"\(train\.timeout is 20\); .* There are host-1, host-2"
+    ),
+}
+"""What the preflight says on one of two hosts; in `tests/cluster`."""
+
 ALL: dict[str, tuple[str, ...]] = {
     **{name: fault.says for name, fault in (PROCESSES | PROGRAMS | DISKS).items()},
     **{name: damage.says for name, damage in DAMAGES.items()},
     **{name: (said,) for name, (_, _, said) in FORBIDDEN.items()},
     **{name: (said,) for name, said in ALONE.items()},
     **NETWORK,
+    **{name: (said,) for name, said in PREFLIGHT.items()},
 }
 """What is said, by the fault's name."""

@@ -182,6 +182,9 @@ class Launch(Section):
     """The interpreter on the machines; null: `python`, as it is found after `setup`."""
     env: dict[Annotated[str, AfterValidator(_variable)], str] = {}
     """Environment variables of the ranks."""
+    preflight: bool = True
+    """Before ranks are connected: compare versions, devices, partitions and clocks of all machines, and see that each
+    reaches each other one. Takes a second; false: only experiments and devices are compared."""
     slurm: Slurm = Slurm()
     docker: Docker = Docker()
 

@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from ..data.split import MASKS
-from .size import size
-from .titled import titled
+from ..report.size import size
+from ..report.titled import titled
 
 _SHOWN = ("min", "p10", "p50", "mean", "p90", "p99", "max")
 _CALLED = {"min": "least", "p10": "10 %", "p50": "median", "p90": "90 %", "p99": "99 %", "max": "most"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config import Experiment
 from ..config.counted import counted
-from .size import size
+from ..report.size import size
 
 _MUCH_FASTER = 1.5
 _UNEVEN = 20.0

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from ..config.counted import counted
 from ..graph.schema import GRAPH
+from ..report.size import size
+from ..report.titled import titled
 from .collection_tables import collection_tables
-from .size import size
-from .titled import titled
 
 _WIDE = 140
 """Columns, where the output goes to a file."""

@@ -13,7 +13,7 @@ import disttrain
 PACKAGE = Path(disttrain.__file__).parent
 
 _CONFIG = {"", "config", "environment", "guard", "lasting", "machine_code", "memory", "watchdog", "watchman"}
-_WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead", "roster", "stop"}
+_WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead", "place", "roster", "stop"}
 _BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "collection", "models", "tasks", "report"}
 
 MAY_SEE: dict[str, set[str]] = {
@@ -26,12 +26,13 @@ MAY_SEE: dict[str, set[str]] = {
     "models": _WORLD | {"graph", "data"},
     "tasks": _WORLD | {"graph", "data"},
     "report": _WORLD | {"graph"},
+    "preflight": _WORLD | {"graph", "report"},
     "train": _BELOW_TRAIN,
     "predict": _BELOW_TRAIN | {"train"},
     "inspect": _BELOW_TRAIN | {"train"},
     "launch": _CONFIG,
-    "cli": _BELOW_TRAIN | {"train", "predict", "inspect", "launch"},
-    "__main__": _BELOW_TRAIN | {"train", "predict", "inspect", "launch", "cli"},
+    "cli": _BELOW_TRAIN | {"train", "predict", "inspect", "launch", "preflight"},
+    "__main__": _BELOW_TRAIN | {"train", "predict", "inspect", "launch", "preflight", "cli"},
 }
 """Part of the package -> the other parts that it may import; "" is the package itself."""
 
