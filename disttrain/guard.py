@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import mmap
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ _board: mmap.mmap | None = None
 _where = "starting"
 _agent = 0
 _beats = True
-_folders: list[str] = []
+_owned: list[str] = []
 
 
 def start(place: str, turn: int) -> None:
@@ -96,10 +95,18 @@ def expect_beats(seconds: float) -> None:
     _tell(f"limit {seconds}")
 
 
-def own(folder: str) -> None:
-    """A folder that is to go with this rank, however it ends."""
-    _folders.append(folder)
-    _tell(f"folder {folder}")
+def own(path: str) -> None:
+    """A temporary file or folder that is to go with this process; with a rank that has a guard, however it ends."""
+    if not _owned:
+        atexit.register(_remove_owned, os.getpid())
+    _owned.append(path)
+    _tell(f"own {path}")
+
+
+def _remove_owned(process: int) -> None:
+    if os.getpid() == process:  # not one that was forked from it
+        for path in _owned:
+            watchman.remove(path)
 
 
 def farewell(done: bool = False) -> None:
@@ -119,8 +126,7 @@ def leave(code: int, text: str = "") -> None:
     Loader threads and process groups whose peers are gone would keep the interpreter from ending.
     """
     farewell()
-    for folder in _folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    _remove_owned(os.getpid())
     for stream in (sys.stdout, sys.stderr):
         try:
             if text and stream is sys.stderr:

@@ -2,7 +2,7 @@
 
 - it ends a rank that shows no sign of life for as long as others wait for it (stopped, or stuck outside of Python);
 - it tells a rank whose torchrun agent has died to stop, as the agent would have done, and ends it if it does not;
-- it removes the temporary folder of a rank that has ended, whatever its end;
+- it removes the temporary files of a rank that has ended, whatever its end;
 - it says that a rank was killed, and where it was, when the rank could not say so;
 - of a rank that it ends, and of one that has crashed, it says what all threads were doing (`watchdog.py`);
 - it ends the torchrun agent of a rank that has ended, when that agent hangs: torch's client of the store on the first
@@ -53,8 +53,8 @@ class _Guard:
         self.rank, self.agent, self.place = rank, _Agent(agent), place
         self.board, self.limit, self.turn = mmap.mmap(board, mmap.PAGESIZE), 0.0, turn
         self.stacks, self.directory = stacks, ""
-        self.folders: list[str] = []
-        """That go with the rank."""
+        self.owned: list[str] = []
+        """Temporary files and folders that go with the rank."""
         self.timeout = 0.0
         """How long others wait for the rank, and the rank for them; it may be silent for `limit` seconds."""
         self.silent, self.alone = 0.0, 0.0
@@ -74,11 +74,8 @@ class _Guard:
 
     def watch(self) -> None:
         self._watch_rank()
-        if self.folders:
-            import shutil  # when it is needed: most guards never do
-
-            for folder in self.folders:
-                shutil.rmtree(folder, ignore_errors=True)
+        for path in self.owned:
+            remove(path)
         # Whatever else has started ranks, a user's shell or program, is left alone.
         if _is_torchrun(self.agent.process):
             self._see_agent_off()
@@ -114,8 +111,8 @@ class _Guard:
             word, _, rest = line.partition(" ")
             if word == "limit":
                 self.limit = self.timeout = float(rest)
-            elif word == "folder":
-                self.folders.append(rest)
+            elif word == "own":
+                self.owned.append(rest)
             elif word == "run":
                 self.directory = rest
             elif word == "bye":
@@ -266,6 +263,19 @@ class _Agent:
                 os.kill(self.process, number)
             except OSError:  # gone this moment, or of another user
                 pass
+
+
+def remove(path: str) -> None:
+    """A file, or a folder with all that is in it, if it is there."""
+    try:
+        if os.path.isdir(path):
+            import shutil  # when it is needed: most guards never do
+
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+    except OSError:
+        pass
 
 
 def _load(name: str) -> Any:

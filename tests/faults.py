@@ -131,7 +131,10 @@ def run_job(
     """
     port = free_port()
     commands = [agent_command(arguments, machine, machines, procs, port=port) for machine in range(machines)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    own = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TMPDIR": str(temporary)}
+    environment = {**os.environ, **own}
     return run_commands(server, [server.start] * machines, commands, directories or [directory] * machines, environment)
 
 
@@ -188,6 +191,12 @@ def ended_cleanly(fault: Fault, job: Job, directory: Path) -> None:
     if fault.in_stacks:
         assert re.search(fault.in_stacks, stacks[fault.rank].read_text()), stacks[fault.rank].read_text()
     nothing_torn(directory)
+    assert left_in(directory / "tmp") == []
+
+
+def left_in(temporary: Path) -> list[str]:
+    """What a job has left among temporary files, but for torch's logs and cache."""
+    return [path.name for path in temporary.iterdir() if not path.name.startswith(("torchelastic", "torchinductor"))]
 
 
 def nothing_torn(directory: Path, run: str = "tiny") -> None:

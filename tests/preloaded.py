@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -241,6 +242,7 @@ def _become(command: list[str], environment: dict[str, str], directory: str) -> 
     host = environment.pop("DISTTRAIN_TEST_HOST", "")  # as `tests.cluster.hosts` has it; ranks are there already
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # found again, in the environment
     os.chdir(directory)
     if host:
         _enter(*host.split())

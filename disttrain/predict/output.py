@@ -156,7 +156,10 @@ class PartFile:
 
     def discard(self) -> None:
         """Remove what was written: a file beside which another rank's is lacking is of no use."""
-        if self._stream is not None:
+        if self._writer is not None and self._stream is not None:
+            with suppress(OSError, ValueError, pa.ArrowException):
+                self._writer.close()
+            self._writer.is_open = False  # or it would try again when it is collected, and say so
             with suppress(OSError):
                 self._stream.close()
         with suppress(OSError):

@@ -14,6 +14,7 @@ import psutil
 import torch
 
 _SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_TO_END = 10.0
 _MOST_SHARE = 0.01
 """Of a core's time may go into looking: after a look that took s seconds there is none for s / share seconds.
 
@@ -63,7 +64,7 @@ class MemoryMonitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(_SECONDS_TO_END)  # it may be in the middle of a look
 
     def latest(self) -> Memory:
         """As it was seen last; costs nothing."""

@@ -16,6 +16,7 @@ _LOCK = ".lock"
 _SECONDS_BETWEEN_TRIES = 0.2
 _SECONDS_BETWEEN_TOUCHES = 1.0
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_TO_END = 10.0
 _MOST_TOLD = 200
 
 
@@ -65,7 +66,7 @@ def alone(folder: Path, timeout: float) -> Iterator[Turn]:
     finally:
         over.set()
         if beat.ident is not None:
-            beat.join()
+            beat.join(_SECONDS_TO_END)  # or its disk hangs
         os.close(lock)
 
 

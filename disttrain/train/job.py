@@ -17,6 +17,7 @@ from ..config.counted import counted
 from ..graph.files import MANIFEST
 from ..graph.graph import Graph
 from ..models import build_model
+from ..models.templates import own_templates
 from ..sampling.columns import taken_names
 from ..sampling.kind import kind_conflicts
 from ..tasks import Task, build_task
@@ -67,6 +68,7 @@ def build(experiment: Experiment, graph: Graph, world: World) -> tuple[Task, nn.
         model = build_model(
             experiment.model, graph.schema, task.node_type, task.out_channels, graph.statistics, degrees
         )
+        own_templates()
         wants = model.wants | task.wants  # pyright: ignore[reportOperatorIssue]
         if isinstance(experiment.task, GraphTask):
             share_batch_norms(model, world)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -129,33 +129,32 @@ print("ready", flush=True)
 """
 
 
-def test_a_rank_that_does_not_end_is_ended_and_its_folder_goes_with_it(tmp_path: Path) -> None:
+def test_a_rank_that_does_not_end_is_ended_and_its_temporary_files_go_with_it(tmp_path: Path) -> None:
     """All its work is done, and a thread of the user's own keeps it: it has stopped to beat."""
     guard_code = GUARD.replace("watchman._Guard", "watchman._SECONDS_TO_END = 2.0\nwatchman._Guard")
-    folder = tmp_path / "pymp-1"
+    folder, file = tmp_path / "pymp-1", tmp_path / "a file.py"
     folder.mkdir()
+    file.touch()
     program = [sys.executable, "-c", RANK, str(Path(watchman.__file__).parents[1])]
     page = os.memfd_create("where")
     os.truncate(page, 4096)
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as rank:
         assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
         arguments = [str(rank.pid), "0", "0", str(page), str(page), "rank 0 on here"]
-        guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", guard_code, *arguments],
-            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=[page],
-        )  # fmt: skip
-        assert guard.stdin is not None and guard.stderr is not None
-        guard.stdin.write(f"run {tmp_path}\nfolder {folder}\nbye done\n")
-        guard.stdin.flush()
-        said = guard.stderr.read()
+        command = [sys.executable, "-I", "-S", "-c", guard_code, *arguments]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": [page]}
+        with subprocess.Popen(command, text=True, **pipes) as guard:
+            assert guard.stdin is not None and guard.stderr is not None
+            guard.stdin.write(f"run {tmp_path}\nown {folder}\nown {file}\nbye done\n")
+            guard.stdin.flush()
+            said = guard.stderr.read()
         assert "it is killed" in said, said
         assert rank.wait(60) == -9
-    assert guard.wait(30) == 0
     os.close(page)
     assert "rank 0 on here showed no sign of life for 2 s in starting: it is killed" in said
     assert re.search(r"\n  process \d+: .*_shutdown \(", said), said
     assert "never_ends" in (tmp_path / "watchdog" / "rank-0-on-here.txt").read_text()
-    assert not folder.exists()
+    assert not folder.exists() and not file.exists()
 
 
 def lives(process: psutil.Process) -> bool:
