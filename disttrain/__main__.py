@@ -7,6 +7,7 @@ SIGTERM; 1 anything else (a traceback headed by rank and host).
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 import traceback
 
@@ -25,6 +26,8 @@ def main() -> None:
     sys.stdout, sys.stderr = LastingStream(sys.stdout), LastingStream(sys.stderr)  # pyright: ignore
     if started_by_torchrun():
         guard.start(place(), turn())
+    else:  # nobody else would say where it crashed, as by SIGBUS when a mapped file is cut short
+        faulthandler.enable()
     try:
         code = cli.run(sys.argv[1:])
     except ExperimentError as error:

@@ -30,6 +30,10 @@ LESS_MEMORY = (
     "less memory is needed with a lower sampling.batch_size, sampling.fanout, sampling.prefetch or model.hidden, and "
     "with fewer ranks on a machine"
 )
+LOST_FILE = (
+    "a file that is mapped into memory was cut short while it was in use, or its disk cannot be read: `disttrain "
+    "verify` of the directory of the data tells which; start again when it is mended"
+)
 _SECONDS_TO_END = 300.0
 _SECONDS_TO_STOP = 30.0
 """For a rank whose agent has died, before it has said how long others wait for it."""
@@ -144,7 +148,8 @@ class _Guard:
         elif number in (None, signal.SIGKILL):
             self._say(f"was killed in {self.where}; {self._why_killed()}")
         else:
-            self._say(f"crashed in {self.where}: {signal.Signals(number).name}", self._left_stacks)
+            why = f"; {LOST_FILE}" if number == signal.SIGBUS else ""
+            self._say(f"crashed in {self.where}: {signal.Signals(number).name}{why}", self._left_stacks)
 
     def _see_agent_off(self) -> None:
         """The rank is gone: end when its agent does, or starts another rank. End it if it hangs."""

@@ -48,11 +48,13 @@ class Transformed:
     Args:
         source: of the graphs as they are stored.
         transforms: of the experiment.
-        like: graphs after the transforms, see `look_over`; what others have to be like.
+        own_class: of the graphs, where it is the user's own.
     """
 
-    def __init__(self, source: Access, transforms: Sequence[Any], run_seed: int, like: Collated | None = None) -> None:
-        self.source, self.transforms, self.run_seed, self.like = source, tuple(transforms), run_seed, like
+    def __init__(self, source: Access, transforms: Sequence[Any], run_seed: int, own_class: Any = None) -> None:
+        self.source, self.transforms, self.run_seed, self.own_class = source, tuple(transforms), run_seed, own_class
+        self.like: Collated | None = None
+        """Graphs after the transforms, see `look_over`; what others have to be like."""
         self._apply: Callable[[Any, int], Any] | None = None
         self._draws = False
         """A transform has been seen to draw at random; before that, that none did is checked after each batch."""
@@ -79,12 +81,13 @@ class Transformed:
         picked, places = self.source.pick(ids)
         with drawing_apart() as drawn:
             if not self._draws:
-                made = self._transformed(graphs_of(picked, places), ids)
+                made = self._transformed(graphs_of(picked, places, self.own_class), ids)
                 if not drawn:
                     return made
                 # From now on each graph has a seed, which costs as much as its object does.
                 self._draws = True
-            return self._transformed(graphs_of(picked, places), ids, _seeds(self.run_seed, epoch, ids))
+            made = graphs_of(picked, places, self.own_class)
+            return self._transformed(made, ids, _seeds(self.run_seed, epoch, ids))
 
     def _transformed(self, graphs: list[Any], ids: np.ndarray, seeds: Sequence[int] | None = None) -> list[Any]:
         assert self._apply is not None

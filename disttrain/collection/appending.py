@@ -53,6 +53,7 @@ class Appending:
         self.stores: list[dict[str, Any]] = deepcopy(found["stores"])
         self.num_graphs: int = found["num_graphs"]
         self.heterogeneous: bool = found["heterogeneous"]
+        self.own_class: str | None = found.get("own_class")
         self.dropped: dict[tuple[Key, str], str] = {}
         """What batches lacked, and why it was given up."""
         self._whole, self._parts = whole, list[_Part]()
@@ -69,13 +70,16 @@ class Appending:
         """
         where = f"graph {number}"
         if not self.num_graphs:
-            self.heterogeneous = batch.heterogeneous
+            self.heterogeneous, self.own_class = batch.heterogeneous, batch.own_class
             self.stores = [self._new_store(key, store) for key, store in batch.stores.items()]
         elif batch.heterogeneous != self.heterogeneous:
             kinds = ["Data", "HeteroData"]
             raise ExperimentError(
                 f"{where} is a {kinds[batch.heterogeneous]}, and the collection is of {kinds[self.heterogeneous]}"
             )
+        elif batch.own_class != self.own_class:
+            ours, theirs = (name or "PyG's own class" for name in (self.own_class, batch.own_class))
+            raise ExperimentError(f"{where} is of {theirs}, and the collection is of {ours}")
         else:
             for entry in self.stores:
                 self._grow_store(entry, batch.stores.get(key_of(entry)), where)

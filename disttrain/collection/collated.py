@@ -19,6 +19,7 @@ from torch_geometric.data.storage import NodeStorage
 from ..config import EdgeType, ExperimentError, edge_type_name
 from .columns import Column, batch_and_ptr
 from .gathering import Gathering, Left, Place, gather_like
+from .own_class import name_of
 from .ragged import numbered, offsets_of
 
 Key = str | EdgeType | None
@@ -48,6 +49,8 @@ class Collated:
     stores: dict[Key, Store]
     left_out: tuple[str, ...] = field(default=())
     """What was left out, and why; a line each."""
+    own_class: str | None = None
+    """Of the graphs as they are gathered, or in their files: see `own_class.name_of`."""
 
     def __len__(self) -> int:
         return self.num_graphs
@@ -168,7 +171,8 @@ class Gatherer:
     def finished(self) -> Collated:
         """The graphs since the last batch, of which there has to be one; they are not kept here any longer."""
         assert self._graphs is not None and self.num_graphs
-        made = Collated(self.num_graphs, self._graphs.heterogeneous, self._graphs.finished(), left_out_lines(self.left))
+        found, left = self._graphs, left_out_lines(self.left)
+        made = Collated(self.num_graphs, found.heterogeneous, found.finished(), left, name_of(found.graph_class))
         self.num_graphs = 0
         return made
 

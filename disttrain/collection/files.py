@@ -65,6 +65,7 @@ def manifest_of(made: Appending, fingerprint: str, left_out: tuple[str, ...], mo
         "fingerprint": fingerprint,
         "num_graphs": made.num_graphs,
         "heterogeneous": made.heterogeneous,
+        "own_class": made.own_class,
         "left_out": list(left_out),
         **{"digests": None, "history": history, **more},
         "stores": made.stores,
@@ -146,12 +147,14 @@ def open_collection(
         columns = {name: _read(column, load) for name, column in entry["columns"].items()}
         counts = load(entry["num_nodes"]) if entry["num_nodes"] is not None else None
         stores[key_of(entry)] = Store(columns, counts, entry["says_num_nodes"], entry["numbers_nodes"])
-    return Collated(manifest["num_graphs"], manifest["heterogeneous"], stores, tuple(manifest["left_out"]))
+    left_out, own_class = tuple(manifest["left_out"]), manifest.get("own_class")
+    return Collated(manifest["num_graphs"], manifest["heterogeneous"], stores, left_out, own_class)
 
 
 def content_digest(collated: Collated) -> str:
     """Hex digest of all that batches are cut from."""
-    digest = hashlib.blake2b(json.dumps([FORMAT, collated.num_graphs, collated.heterogeneous]).encode(), digest_size=16)
+    about = [FORMAT, collated.num_graphs, collated.heterogeneous, *([collated.own_class] if collated.own_class else [])]
+    digest = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     for key, store in collated.stores.items():
         digest.update(f"\n{json.dumps([key, store.says_num_nodes, store.numbers_nodes, list(store.columns)])}".encode())
         for array in () if store.num_nodes is None else (store.num_nodes,):

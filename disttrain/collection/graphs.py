@@ -16,7 +16,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from ..config import EdgeType, ExperimentError, edge_type_name
-from ..data.homogeneous import EDGE_TYPE, NODE_TYPE
+from ..data.homogeneous import NODE_TYPE
 from ..data.nearest import nearest
 from ..graph.book import PartitionBook, first_part
 from ..graph.columns import Summary
@@ -24,19 +24,18 @@ from ..graph.schema import GRAPH, Attribute, Edges, Nodes, Schema, Wants
 from .access import Access, Transformed
 from .cache import Cache
 from .collated import Collated, Key, Store
-from .columns import Column, Numbers
+from .columns import Numbers
 from .edges import refuse_wrong_edges
 from .joining import Names
 from .look import Look
 from .ondisk import OnDisk
+from .owned import names_of_edges, names_of_graphs, names_of_nodes
 from .ragged import Ragged, numbered, offsets_of
 from .sizes import sizes_of
 from .summary import read_summary
-from .wanted import ALL, belongs, refuse_unlike, source_of, value_of
+from .wanted import ALL, refuse_unlike, source_of, value_of
 
 _UNKNOWN = object()
-_OF_NODES = ("x", "x_cat", "pos", "batch")
-_OF_EDGES = ("edge_attr", "edge_weight")
 _GRAPHS_AT_ONCE = 4096
 
 
@@ -330,67 +329,17 @@ class Graphs:
         """Node type -> the key of what it has in `collated`, and the attributes with a row for each node."""
         return self._of_nodes
 
-    # Which attribute has a row for each node, each edge, or each graph: PyG does not say so of a collection.
-
     @cached_property
     def _of_graphs(self) -> dict[str, Key]:
-        columns = self._store(None).columns if None in self._shown.stores else {}
-        taken: set[str] = set()
-        if not self._shown.heterogeneous:
-            taken = {*self._of_nodes[NODE_TYPE][1], *(name for _, names in self._of_edges.values() for name in names)}
-        return {
-            name: None
-            for name, column in columns.items()
-            if name not in taken and (isinstance(column, Numbers) or _has_rows(column, np.ones(len(self._shown))))
-        }
+        return names_of_graphs(self._shown, self._of_nodes, self._of_edges)
 
     @cached_property
     def _of_nodes(self) -> dict[str, tuple[Key, tuple[str, ...]]]:
-        """Node type -> its store, and the attributes with a row for each node."""
-        found: dict[str, tuple[Key, tuple[str, ...]]] = {}
-        for key, store in self._shown.stores.items():
-            if store.num_nodes is None:
-                continue
-            if key == GRAPH:
-                raise ExperimentError(
-                    f'the collection has a node type "{GRAPH}", which stands for the graphs themselves; rename it'
-                )
-            names = tuple(
-                name
-                for name, column in store.columns.items()
-                if name not in _OF_EDGES
-                and _has_rows(column, store.num_nodes)
-                and (key is not None or belongs(name, NODE_TYPE, _OF_NODES, store.num_nodes, self.known))
-            )
-            assert not isinstance(key, tuple)
-            found[NODE_TYPE if key is None else key] = key, names
-        return found
+        return names_of_nodes(self._shown, self.known)
 
     @cached_property
     def _of_edges(self) -> dict[EdgeType, tuple[Key, tuple[str, ...]]]:
-        """Likewise of edges; relations with an `edge_index` only."""
-        found: dict[EdgeType, tuple[Key, tuple[str, ...]]] = {}
-        for key, store in self._shown.stores.items():
-            index = store.columns.get("edge_index")
-            if not isinstance(index, Ragged):
-                continue
-            counts = np.diff(index.slices)
-            of_nodes = self._of_nodes[NODE_TYPE][1] if key is None else ()
-            names = tuple(
-                name
-                for name, column in store.columns.items()
-                if name not in of_nodes
-                and _has_rows(column, counts)
-                and (key is not None or belongs(name, EDGE_TYPE, _OF_EDGES, counts, self.known))
-            )
-            assert not isinstance(key, str)
-            found[EDGE_TYPE if key is None else key] = key, names
-        return found
-
-
-def _has_rows(column: Column, counts: np.ndarray) -> bool:
-    """Whether a column has as many rows for each graph."""
-    return isinstance(column, Ragged) and column.axis == 0 and np.array_equal(np.diff(column.slices), counts)
+        return names_of_edges(self._shown, self._of_nodes, self.known)
 
 
 def _num_nodes(collated: Collated, key: Key) -> np.ndarray:

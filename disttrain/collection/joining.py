@@ -62,6 +62,8 @@ class _Join:
         self.graphs, self.ids, self.key, self.storages, self.like = graphs, ids, key, storages, like
         self.contents: list[dict[str, Any]] = [storage.__dict__["_mapping"] for storage in storages]
         self.counts: list[int] | None = None
+        self.plain = all(type(graph).__inc__ in (Data.__inc__, HeteroData.__inc__) for graph in graphs)
+        """They have no rules of their own of how to move numbers."""
 
     def joined(self, names: Sequence[str]) -> Store:
         if self.like.num_nodes is not None:
@@ -80,7 +82,7 @@ class _Join:
     def _column(self, name: str, values: list[Any], like: Column) -> Column:
         if isinstance(like, Ragged) and all(isinstance(value, Tensor) for value in values):
             return self._tensors(name, values, like)
-        moves = "index" in name or name == "face"  # in a batch
+        moves = "index" in name or name == "face" or not self.plain  # in a batch
         if isinstance(like, Numbers) and not moves and {*map(type, values)} == {_NUMBERS[like.values.dtype.kind]}:
             return Numbers(np.array(values, like.values.dtype))
         return self._any(name, values, like)
@@ -110,8 +112,7 @@ class _Join:
 
     def _increments(self, name: str, values: list[Any]) -> np.ndarray | None:
         """By the rules of `Data` and `HeteroData`, without asking each graph where they are the plain ones."""
-        plain = all(type(graph).__inc__ in (Data.__inc__, HeteroData.__inc__) for graph in self.graphs)
-        if not plain or "batch" in name:
+        if not self.plain or "batch" in name:
             found = [
                 np.asarray(graph.__inc__(name, value, storage))
                 for graph, value, storage in zip(self.graphs, values, self.storages)

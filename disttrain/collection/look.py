@@ -57,7 +57,8 @@ def look_over(access: Transformed, num_graphs: int, label: str) -> Look:
     picked, places = access.source.pick(ids)
     before, after = graphs_of(picked, places), access.graphs(ids)
     collated = _collated(after, ids)
-    _refuse_own_rules(picked, places, collate(before, "data.transforms: graphs as PyG's own classes"), collated)
+    if access.own_class is None:
+        _refuse_own_rules(picked, places, collate(before, "data.transforms: graphs as PyG's own classes"), collated)
     same = frozenset(
         (key, name)
         for key, store in collated.stores.items()
@@ -122,8 +123,8 @@ def _collated(graphs: list[Any], ids: np.ndarray) -> Collated:
 
 
 def _refuse_own_rules(stored: Collated, places: np.ndarray, plain: Collated, after: Collated) -> None:
-    """Transforms get graphs as PyG's own classes, so rules of the user's own classes (`__inc__`, `__cat_dim__`), which
-    are known for the graphs as they are stored, would be lost.
+    """Of a collection that does not say of which class its graphs are, transforms get PyG's own, so rules of the user's
+    (`__inc__`, `__cat_dim__`), which are known for the graphs as they are stored, would be lost.
 
     Args:
         stored, places: where graphs are, by their own rules.
@@ -142,8 +143,8 @@ def _refuse_own_rules(stored: Collated, places: np.ndarray, plain: Collated, aft
             if own != theirs:
                 raise ExperimentError(
                     f"data.transforms: {named(key, name)} is put together by rules of your own class of graphs "
-                    "(__inc__, __cat_dim__), and transforms at each use get PyG's own classes, which do not have them; "
-                    "take data.pre_transforms, or a name for which PyG has the rule (`..._index`)"
+                    "(__inc__, __cat_dim__), and the collection, which an older version made, does not say which class "
+                    "that is; remove it, and the next run makes it again"
                 )
 
 

@@ -168,7 +168,7 @@ class Making:
         if not self._changed:
             return
         writing = self._writing
-        state = {"stores": writing.stores, "num_graphs": writing.num_graphs, "heterogeneous": writing.heterogeneous}
+        state = {name: getattr(writing, name) for name in ("stores", "num_graphs", "heterogeneous", "own_class")}
         left = [[list(key) if isinstance(key, tuple) else key, name, why] for (key, name), why in self._left.items()]
         with self._writes():
             draft = {

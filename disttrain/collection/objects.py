@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
@@ -30,15 +31,33 @@ _EMPTY: dict[type, dict[str, Any]] = {
 """What an object of PyG has beside its storages."""
 
 
-def graphs_of(collated: Collated, ids: np.ndarray) -> list[Any]:
+def graphs_of(collated: Collated, ids: np.ndarray, own_class: Any = None) -> list[Any]:
     """The graphs of these numbers as `Data` or `HeteroData`, each with values of its own: they may be changed.
 
     What each holds is what PyG's `separate` makes of an `InMemoryDataset`.
+
+    Args:
+        own_class: the user's own, whose objects they shall be; made without arguments, as there.
     """
     contents = {key: _contents(store, ids) for key, store in collated.stores.items()}
     if collated.heterogeneous:
-        return [_heterogeneous({key: each[n] for key, each in contents.items()}) for n in range(len(ids))]
-    return [_homogeneous(content) for content in contents[None]]
+        made: list[Any] = [
+            _heterogeneous({key: each[n] for key, each in contents.items()}, own_class) for n in range(len(ids))
+        ]
+    else:
+        made = [_homogeneous(content, own_class) for content in contents[None]]
+    if own_class is not None:
+        for graph in made:
+            _unstack(graph)
+    return made
+
+
+def _unstack(graph: Any) -> None:
+    """Tensors that the user's own rules stack (`__cat_dim__` is None) without the axis along which they are."""
+    for store in graph.stores:
+        for name, value in store._mapping.items():
+            if isinstance(value, Tensor) and value.dim() and graph.__cat_dim__(name, value, store) is None:
+                store._mapping[name] = value.squeeze(0)
 
 
 def _contents(store: Store, ids: np.ndarray) -> list[dict[str, Any]]:
@@ -73,7 +92,11 @@ def values_of(column: Column, ids: np.ndarray) -> Iterator[Any]:
         yield from (column.take(ids[n : n + 1]) for n in range(len(ids)))
 
 
-def _homogeneous(content: dict[str, Any]) -> Data:
+def _homogeneous(content: dict[str, Any], own_class: Any) -> Data:
+    if own_class is not None:
+        own: Data = own_class()
+        vars(own)["_store"] = _storage(GlobalStorage, own, {**own._store._mapping, **content})
+        return own
     graph = Data.__new__(Data)
     held: dict[str, Any] = vars(graph)
     held.update(_EMPTY[Data])
@@ -81,10 +104,13 @@ def _homogeneous(content: dict[str, Any]) -> Data:
     return graph
 
 
-def _heterogeneous(contents: dict[Key, dict[str, Any]]) -> HeteroData:
-    graph = HeteroData.__new__(HeteroData)
+def _heterogeneous(contents: dict[Key, dict[str, Any]], own_class: Any) -> HeteroData:
+    graph = HeteroData.__new__(HeteroData) if own_class is None else own_class()
     held: dict[str, Any] = vars(graph)
-    held.update(_EMPTY[HeteroData])
+    if own_class is None:
+        held.update(_EMPTY[HeteroData])
+    else:
+        contents = {**contents, None: {**graph._global_store._mapping, **contents.get(None, {})}}
     nodes: dict[str, NodeStorage] = {}
     edges: dict[Any, EdgeStorage] = {}
     held["_global_store"] = _storage(BaseStorage, graph, contents.get(None, {}))

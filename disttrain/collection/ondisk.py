@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ class OnDisk:
     Args:
         directory: that `convert` has filled.
         collated: the same collection, mapped; its large arrays are not touched.
+        fingerprint: of the collection.
+        states: fingerprints that it had before and has had since: what it is extended by comes after what is there.
         cache_bytes: graphs that were used last are kept in memory, up to so many bytes.
 
     Raises:
@@ -52,11 +54,18 @@ class OnDisk:
     """
 
     def __init__(
-        self, directory: Path, collated: Collated, fingerprint: str, backend: str, cache_bytes: int = 0
+        self,
+        directory: Path,
+        collated: Collated,
+        fingerprint: str,
+        backend: str,
+        cache_bytes: int = 0,
+        states: Collection[str] = (),
     ) -> None:
         self.directory, self.collated = directory, collated
         manifest = _manifest(directory)
-        if manifest is None or manifest["fingerprint"] != fingerprint or manifest["num_graphs"] < len(collated):
+        known = manifest is not None and manifest["fingerprint"] in (fingerprint, *states)
+        if manifest is None or not known or manifest["num_graphs"] < len(collated):
             raise ExperimentError(f"{directory} holds no whole database of this collection; {_again(directory)}")
         with _said(directory, "opened"):
             path = directory / _FILES[backend]
@@ -117,16 +126,22 @@ class OnDisk:
 
 
 def convert(
-    collated: Collated, directory: Path, fingerprint: str, backend: str, say: Callable[[str], None] | None = None
+    collated: Collated,
+    directory: Path,
+    fingerprint: str,
+    backend: str,
+    say: Callable[[str], None] | None = None,
+    states: Collection[str] = (),
 ) -> None:
     """Fill a folder with a database of the collection; what is there of it already stays.
 
     If the process dies, the next one goes on after the graphs that are in. Graphs that a collection has been extended
-    by are added. One process at a time; memory is that of some megabytes of graphs.
+    by are added. One process at a time, others may read; memory is that of some megabytes of graphs.
 
     Args:
         collated: mapped.
-        fingerprint: of the collection, the same when it has been extended.
+        fingerprint: of the collection.
+        states: see `OnDisk`.
         say: is told how far it is, every so often.
 
     Raises:
@@ -134,14 +149,20 @@ def convert(
     """
     found = _manifest(directory)
     identity = {"format": _FORMAT, "fingerprint": fingerprint, "backend": backend, "columns": list(leaves(collated))}
-    ours = found if found is not None and {key: found.get(key) for key in identity} == identity else None
-    if ours is not None and ours["num_graphs"] >= len(collated):
+
+    def is_of_it(other: Any) -> bool:
+        known = isinstance(other, dict) and other.get("fingerprint") in (fingerprint, *states)
+        return known and all(other.get(key) == identity[key] for key in identity.keys() - {"fingerprint"})
+
+    if found is not None and is_of_it(found) and found["num_graphs"] >= len(collated):
         return
     with _said(directory, "written"):
         directory.mkdir(parents=True, exist_ok=True)
         begun = directory / _BEGUN
-        if _read_json(begun) != identity:
+        written_as = _read_json(begun)
+        if not is_of_it(written_as):
             _remove(directory)
+        if written_as != identity:  # before the rows: those that are there must be of a state that is named
             temporary = begun.with_suffix(".partial")
             temporary.write_text(json.dumps(identity))
             os.replace(temporary, begun)

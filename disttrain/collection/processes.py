@@ -24,6 +24,7 @@ from typing import Any
 from .. import guard, watchdog
 from ..config import ExperimentError
 from ..config.counted import counted
+from ..watchman import LOST_FILE
 from .parcel import Parcel, pack
 from .steps import Steps
 from .worker import Failure, work
@@ -221,6 +222,8 @@ class _Worker:
         else:
             how = f"ended with code {code}"
         text = f"{self} {how} {_at(steps, at[0] if at[0] >= 0 else step, at[1])}"
+        if code == -signal.SIGBUS:
+            text += f"; {LOST_FILE}"
         if code == -signal.SIGKILL:
             text += (
                 ". Where nobody did so by hand, the machine or its container ran out of memory: less is needed with a "

@@ -52,7 +52,8 @@ def opened(directory: Path, manifest: dict[str, Any], in_memory: Collection[str]
         refuse_unknown(manifest, in_memory)
         files = set(_files_of(manifest, in_memory))
     found = open_collection(directory, manifest, mapped=True, in_memory=files)
-    return Opened(found.num_graphs, found.heterogeneous, found.stores, found.left_out, directory, manifest)
+    of_it = (found.num_graphs, found.heterogeneous, found.stores, found.left_out)
+    return Opened(*of_it, own_class=found.own_class, directory=directory, manifest=manifest)
 
 
 def refuse_unknown(manifest: dict[str, Any], names: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from .section import Section
 
-ClassificationMetric = Literal["accuracy", "micro_f1", "macro_f1", "auroc", "average_precision"]
+ClassificationMetric = Literal["accuracy", "label_accuracy", "micro_f1", "macro_f1", "auroc", "average_precision"]
 RegressionMetric = Literal["mae", "rmse", "mse", "mape", "r2"]
 
 ClassWeight = Annotated[float, Field(ge=0.0)]
@@ -21,7 +21,8 @@ class NodeClassification(Section):
     """Null: the only type that has the label."""
     label: str = "y"
     multilabel: bool | Literal["auto"] = "auto"
-    """`auto`: a label of shape [num_nodes, num_labels] is multi-label, one of shape [num_nodes] is single-label."""
+    """`auto`: a label of shape [num_nodes, num_labels] is multi-label, one of shape [num_nodes] is single-label. Of
+    several labels, single ones may be missing (NaN or negative)."""
     class_weights: Literal["none", "balanced"] | tuple[ClassWeight, ...] | dict[str | int, ClassWeight] = "none"
     """What a seed's loss counts, by its class: a list, one for each class; or a mapping from the names of classes, 1
     for those not named (numbers of classes, where the names are no numbers themselves). `balanced`: the inverse of a
@@ -35,7 +36,7 @@ class NodeClassification(Section):
 
 
 class NodeRegression(Section):
-    """Numbers for nodes: a label of shape [num_nodes] or [num_nodes, num_targets]; NaN (in any column): no label."""
+    """Numbers for nodes: a label of shape [num_nodes] or [num_nodes, num_targets]; NaN: none."""
 
     kind: Literal["node_regression"]
     node_type: str | None = None
@@ -69,7 +70,7 @@ class GraphClassification(Section):
 
 
 class GraphRegression(Section):
-    """Numbers for the graphs of a collection: a label of shape [1], or [1, num_targets], in each; NaN: no label."""
+    """Numbers for the graphs of a collection: a label of shape [1], or [1, num_targets], in each; NaN: none."""
 
     kind: Literal["graph_regression"]
     label: str = "y"

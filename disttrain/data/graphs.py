@@ -31,13 +31,13 @@ class GraphSource:
     Args:
         data: `pyg` or `python`.
         anew: a data set is processed again, whatever lies in its folder.
-        origin: what messages call it; None: by its setting.
+        setting: that names a function, for messages.
 
     Raises:
         ExperimentError: the source has no collection, or cannot be what the experiment says.
     """
 
-    def __init__(self, data: DataSource, anew: bool = False, origin: str | None = None) -> None:
+    def __init__(self, data: DataSource, anew: bool = False, setting: str = "data.function") -> None:
         if not isinstance(data, (PygData, PythonData)):
             raise ExperimentError(f"data.source: {data.source} gives one graph; a collection comes from pyg or python")
         self._data, self._anew = data, anew
@@ -47,8 +47,8 @@ class GraphSource:
         """What can be asked for any graph."""
         self._begun: Any = None
         """What nothing has been taken of yet."""
-        named = f"data.dataset {data.dataset}" if isinstance(data, PygData) else f"data.function {data.function}"
-        self.origin = origin or named
+        self._setting = setting
+        self.origin = f"data.dataset {data.dataset}" if isinstance(data, PygData) else f"{setting} {data.function}"
 
     def begin(self) -> None:
         """Construct the data set, or call the function, unless that may be costly where it is to start elsewhere."""
@@ -93,7 +93,7 @@ class GraphSource:
     def _takes_start(self) -> bool:
         if not isinstance(self._data, PythonData) or START in self._data.args:
             return False
-        function = import_dotted(self._data.function, "data.function")
+        function = import_dotted(self._data.function, self._setting)
         try:
             return START in inspect.signature(function).parameters and not isinstance(function, type)
         except (TypeError, ValueError):
@@ -112,9 +112,9 @@ class GraphSource:
 
             found = read_pyg_set(data, self._anew)
         elif self._takes_start:
-            found = call_function(data, more={START: start})
+            found = call_function(data, more={START: start}, setting=self._setting)
         else:
-            found = call_function(data, self._anew)
+            found = call_function(data, self._anew, setting=self._setting)
         if isinstance(found, (Data, HeteroData)) or not isinstance(found, (Iterable, torch.utils.data.Dataset)):
             raise ExperimentError(
                 f"{self.origin}: expected a collection of graphs, a list or iterator of Data or HeteroData or a data "

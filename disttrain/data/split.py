@@ -86,24 +86,27 @@ def set_masks(store: NodeStorage, masks: tuple[np.ndarray, ...], labelled: np.nd
 
 
 def has_label(labels: np.ndarray, numbers: bool = False) -> np.ndarray:
-    """Which rows have a label, bool [num_nodes]: one that is NaN, in any of its columns, is none.
+    """Which rows have a label, bool [num_nodes]; of several labels or targets, at least one. See `entries_there`."""
+    return np.asarray(entries_there(labels, numbers).any(axis=tuple(range(1, labels.ndim))))
+
+
+def entries_there(labels: np.ndarray, numbers: bool = False) -> np.ndarray:
+    """Which entries are a label, bool of the same shape: one that is NaN is none.
 
     Args:
         numbers: any number is one; otherwise a negative one is none.
     """
     if labels.dtype.kind == "b" or (numbers and labels.dtype.kind != "f"):
-        present = np.ones(labels.shape, dtype=bool)
-    else:
-        # what is not a number is not at least 0 either
-        present = ~np.isnan(labels) if numbers else np.greater_equal(labels, 0)
-    return np.asarray(present.all(axis=tuple(range(1, labels.ndim))))
+        return np.ones(labels.shape, dtype=bool)
+    # what is not a number is not at least 0 either
+    return ~np.isnan(labels) if numbers else np.greater_equal(labels, 0)
 
 
 def check_labels(labels: np.ndarray, where: str, numbers: bool) -> None:
     """Refuse labels that cannot be learnt.
 
     Args:
-        labels: those that are there, see `has_label`.
+        labels: of the rows that have one, see `has_label`; entries that are not there are left alone.
 
     Raises:
         ExperimentError: classes that are no whole numbers, or numbers that are infinite.
@@ -114,7 +117,7 @@ def check_labels(labels: np.ndarray, where: str, numbers: bool) -> None:
 def _check_classes(labels: np.ndarray, where: str) -> None:
     """Refuse labels that would be cut off to whole numbers."""
     if labels.dtype.kind == "f":
-        wrong = labels[~np.isfinite(labels) | (labels != np.floor(labels))]
+        wrong = labels[~np.isnan(labels) & (np.isinf(labels) | (labels != np.floor(labels)))]
         if wrong.size:
             raise ExperimentError(
                 f"{where} holds {wrong.flat[0]:g}; expected classes, whole numbers from 0 on, or zeros and ones for "

@@ -21,20 +21,22 @@ class Labels:
     """`y` of every row, and what its classes or columns are called."""
 
     y: np.ndarray
-    """int64 [N] classes, float [N] or [N, L] numbers, or int8 [N, L] of zeros and ones; -1 or NaN: none."""
+    """int64 [N] classes, float [N] or [N, L] numbers, or int8 [N, L] of zeros and ones; -1 or NaN: none. Of several,
+    single ones may be missing."""
     known: np.ndarray
-    """bool [N]: which rows have one."""
+    """bool [N]: which rows have one, or one of several."""
     names: list[str]
 
 
 def no_label(table: Table, columns: Sequence[str]) -> str:
-    """SQL: whether a row has no label: any of its columns is NULL or NaN."""
+    """SQL: whether a row has no label: all of its columns are NULL or NaN."""
     parts = []
     for column in columns:
-        parts.append(f"{quoted(column)} IS NULL")
+        part = f"{quoted(column)} IS NULL"
         if table.columns[column] in ("FLOAT", "DOUBLE"):
-            parts.append(f"isnan({quoted(column)})")
-    return f"({' OR '.join(parts)})"
+            part = f"({part} OR isnan({quoted(column)}))"
+        parts.append(part)
+    return f"({' AND '.join(parts)})"
 
 
 def read_labels(table: Table, columns: Sequence[str], regression: bool) -> Labels:
@@ -64,7 +66,7 @@ def _numbers(table: Table, columns: Sequence[str], place: str) -> Labels:
     expressions = [f"CAST({quoted(column)} AS DOUBLE)" for column in columns]
     blocks = [np.stack(block, axis=1).astype(dtype) for _, block in table.floats(expressions)]
     y = np.concatenate(blocks) if blocks else np.empty((0, len(columns)), dtype=dtype)
-    known = np.asarray(~np.isnan(y).any(axis=1))
+    known = np.asarray(~np.isnan(y).all(axis=1))
     return Labels(y if len(columns) > 1 else y[:, 0].copy(), known, [])
 
 
@@ -81,11 +83,11 @@ def _zeros_and_ones(table: Table, columns: Sequence[str], place: str) -> Labels:
         values = np.stack(block, axis=1)
         blocks.append(_checked(values, place, columns, start))
     y = np.concatenate(blocks) if blocks else np.empty((0, len(columns)), dtype=np.int8)
-    return Labels(y, y[:, 0] >= 0, list(columns))
+    return Labels(y, (y >= 0).any(axis=1), list(columns))
 
 
 def _checked(values: np.ndarray, place: str, columns: Sequence[str], start: int) -> np.ndarray:
-    """Zeros and ones as int8; all of a row are -1 where one is missing."""
+    """Zeros and ones as int8, -1 where one is missing."""
     missing = np.isnan(values)
     wrong = np.argwhere(~missing & (values != 0) & (values != 1))
     if len(wrong):
@@ -94,9 +96,7 @@ def _checked(values: np.ndarray, place: str, columns: Sequence[str], start: int)
             f'{place}: several labels are zeros and ones each; "{columns[column]}" holds {values[row, column]:g} in '
             f"row {start + row} (of those that are left, from 0)"
         )
-    y = np.where(missing, -1, values).astype(np.int8)
-    y[missing.any(axis=1)] = -1
-    return y
+    return np.where(missing, -1, values).astype(np.int8)
 
 
 def _lists(table: Table, column: str, kind: str, place: str) -> Labels:
@@ -124,7 +124,7 @@ def _lists(table: Table, column: str, kind: str, place: str) -> Labels:
         values[present] = numbers(flat).reshape(-1, width)
         blocks.append(_checked(values, place, names, start))
     y = np.concatenate(blocks)
-    return Labels(y, y[:, 0] >= 0, names)
+    return Labels(y, (y >= 0).any(axis=1), names)
 
 
 def _named(table: Table, column: str) -> Labels:

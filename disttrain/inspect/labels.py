@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..collection.graphs import Graphs
+from ..data.split import entries_there
 from ..graph.graph import Graph
 
 _ROWS_AT_ONCE = 1 << 20
@@ -15,8 +16,8 @@ _ROWS_AT_ONCE = 1 << 20
 def label_facts(graph: Graph | Graphs, task: Any) -> dict[str, Any]:
     """Of the target: nodes with and without a label, and per split how many nodes, and how many of each class.
 
-    Classes: for one class per node, nodes of that class; for several labels, nodes that have the label. Cost: a pass
-    over labels and masks.
+    Classes: for one class per node, nodes of that class; for several labels, nodes that have the label. Of several
+    labels or targets, also the share of a split's nodes that lack each. Cost: a pass over labels and masks.
     """
     node_type, count = task.node_type, graph.num_nodes(task.node_type)
     num_classes = getattr(task, "num_classes", 0)
@@ -24,6 +25,8 @@ def label_facts(graph: Graph | Graphs, task: Any) -> dict[str, Any]:
     sizes, labelled = dict.fromkeys(names, 0), 0
     classes = {name: np.zeros(num_classes, np.int64) for name in names}
     numbers = {name: _Moments() for name in names}
+    columns = num_classes if getattr(task, "multilabel", False) else getattr(task, "num_targets", 1)
+    lacking = {name: np.zeros(columns, np.int64) for name in names}
     for first in range(0, count, _ROWS_AT_ONCE):
         rows = slice(first, min(first + _ROWS_AT_ONCE, count))
         labels = np.asarray(graph.node_attribute(node_type, task.label)[rows])
@@ -33,8 +36,10 @@ def label_facts(graph: Graph | Graphs, task: Any) -> dict[str, Any]:
             chosen = np.asarray(graph.node_attribute(node_type, task.splits[name])[rows]).astype(bool)
             sizes[name] += int(chosen.sum())
             own = labels[chosen & present]
+            if columns > 1:
+                lacking[name] += (~entries_there(own, not num_classes)).sum(axis=0, dtype=np.int64)
             if not num_classes:
-                numbers[name].add(own.astype(np.float64))
+                numbers[name].add(own[entries_there(own, numbers=True)].astype(np.float64))
             elif task.multilabel:
                 classes[name] += (own > 0).sum(axis=0, dtype=np.int64)
             else:
@@ -53,6 +58,7 @@ def label_facts(graph: Graph | Graphs, task: Any) -> dict[str, Any]:
                     if num_classes
                     else numbers[name].facts()
                 ),
+                **({"missing": (lacking[name] / max(1, sizes[name])).tolist()} if columns > 1 else {}),
             }
             for name in names
         },

@@ -101,13 +101,19 @@ def _labels(facts: dict[str, Any]) -> Table:
     table.add_row(f"{_what(facts)}s", *(f"{split['nodes']:,}" for split in splits.values()))
     if "classes" in splits["train"]:
         names = list(splits["train"]["classes"])
-        for name in names[:_MOST_CLASSES]:
-            table.add_row(name, *(_share(split, name) for split in splits.values()))
+        for number, name in enumerate(names[:_MOST_CLASSES]):
+            table.add_row(name, *(_share(split, name, number) for split in splits.values()))
         if len(names) > _MOST_CLASSES:
             table.add_row(f"and {len(names) - _MOST_CLASSES} more (--json has all)")
     else:
         for key in ("mean", "std", "low", "high"):
             table.add_row(key, *(f"{split[key]:.4g}" if key in split else "" for split in splits.values()))
+        shares = [split.get("missing", []) for split in splits.values()]
+        if any(map(any, shares)):
+            for number in range(min(len(shares[0]), _MOST_CLASSES)):
+                table.add_row(f"target {number} missing", *(f"{share[number]:.1%}" for share in shares))
+            if len(shares[0]) > _MOST_CLASSES:
+                table.add_row(f"and {len(shares[0]) - _MOST_CLASSES} more targets (--json has all)")
     return table
 
 
@@ -115,9 +121,11 @@ def _what(facts: dict[str, Any]) -> str:
     return "graph" if facts["target"] == GRAPH else "node"
 
 
-def _share(split: dict[str, Any], name: str) -> str:
-    count = split["classes"][name]
-    return f"{count:,} ({count / max(1, split['nodes']):.1%})"
+def _share(split: dict[str, Any], name: str, number: int) -> str:
+    """How many have a class or label, and where some lack it, how many."""
+    count, missing = split["classes"][name], split.get("missing")
+    lacking = f", {missing[number]:.1%} missing" if missing and any(missing) else ""
+    return f"{count:,} ({count / max(1, split['nodes']):.1%}{lacking})"
 
 
 def _batches(facts: dict[str, Any]) -> Table:

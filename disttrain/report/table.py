@@ -25,7 +25,9 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     for split in ("val", "test"):
         if summary[split]:
             values = [shown_metric(summary[split][name]) if name in summary[split] else "" for name in names]
-            metrics.add_row(split, *values, f"{summary['num_evaluated'][split]:,}")
+            scored = summary["num_evaluated"][split]
+            entries = summary.get("num_entries", {}).get(split, scored)
+            metrics.add_row(split, *values, f"{scored:,}" + (f" ({entries:,} labels)" if entries != scored else ""))
     if names:
         console.print(metrics)
 

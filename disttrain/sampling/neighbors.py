@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -20,7 +19,8 @@ from ..config import EdgeType
 from ..graph.graph import Graph
 from . import kernels
 from .drawable import drawable_edges
-from .fanout import Fanout, Rule, fanout_rules, fanout_table
+from .fanout import Fanout, fanout_rules, fanout_table
+from .hop import NO_TREES, NOBODY, Asked, Frontier, Hop
 from .kind import PLAIN, Kind
 from .memory import BLOCKS
 from .owners import numbers_of
@@ -190,7 +190,7 @@ class NeighborSampler(BaseSampler):
                 np.uint64(kernels.stream_key(self.run_seed, epoch, step_of_draws, hop, r.number))
                 for r in self._relations
             ]
-            self._expand(_Hop(hop, rules, keys, trees, frontier), begin, edges)
+            self._expand(Hop(hop, rules, keys, trees, frontier), begin, edges)
             for t, ids in batch.items():
                 begin[t] += len(frontier[t].ids)
                 num_nodes[t].append(ids.count - begin[t])
@@ -230,14 +230,14 @@ class NeighborSampler(BaseSampler):
             table.take()
             raise ValueError(f"seeds must be distinct, got {len(seeds)} with {len(np.unique(seeds))} different ones")
 
-    def _frontier(self, node_type: str, nodes: np.ndarray) -> _Frontier:
+    def _frontier(self, node_type: str, nodes: np.ndarray) -> Frontier:
         if not self.disjoint:
-            return _Frontier(nodes, _NO_TREES)
-        found = _Frontier(BLOCKS.empty(len(nodes), self._dtype), BLOCKS.empty(len(nodes), self._dtype))
+            return Frontier(nodes, NO_TREES)
+        found = Frontier(BLOCKS.empty(len(nodes), self._dtype), BLOCKS.empty(len(nodes), self._dtype))
         split_nodes(nodes, max(self._num_nodes[node_type], 1), found.ids, found.trees)
         return found
 
-    def _expand(self, hop: _Hop, begin: dict[str, int], edges: dict[EdgeType, EdgeTable]) -> None:
+    def _expand(self, hop: Hop, begin: dict[str, int], edges: dict[EdgeType, EdgeTable]) -> None:
         """Draw one hop of all relations."""
         me = self.route.machine
         active = [r for r in self._relations if hop.rules[r.number].most != 0]
@@ -293,7 +293,7 @@ class NeighborSampler(BaseSampler):
             if hop.rules[relation.number].most == 0:
                 edges[relation.edge_type].add(0, False)
 
-    def _ask(self, hop: _Hop, active: list[Relation]) -> tuple[np.ndarray, _Asked]:
+    def _ask(self, hop: Hop, active: list[Relation]) -> tuple[np.ndarray, Asked]:
         """One request, one answer: what the frontier's remote nodes drew, for all relations.
 
         A request holds, per node type, how many ids follow, then the ids; where there are trees, see
@@ -304,7 +304,7 @@ class NeighborSampler(BaseSampler):
         route, me = self.route, self.route.machine
         if self.graph.draws_alone:
             machines = route.num_machines
-            return np.empty(0, self._dtype), _Asked([], np.zeros((0, machines), np.int64), np.zeros(machines, np.int64))
+            return np.empty(0, self._dtype), Asked([], np.zeros((0, machines), np.int64), np.zeros(machines, np.int64))
         types = list(dict.fromkeys(r.dst for r in active))
         ids, bounds = [hop.frontier[t].ids for t in types], [self._bounds[t] for t in types]
         if hop.trees is None:
@@ -315,7 +315,7 @@ class NeighborSampler(BaseSampler):
             of = [hop.frontier[t].trees for t in types]
             message, sizes, counts = make_tree_request(ids, of, bounds, me, route.num_machines, head)
             if hop.number == 0:
-                self._asking = [_NOBODY] * route.num_machines
+                self._asking = [NOBODY] * route.num_machines
         received, received_sizes = route.exchange(message, sizes, f"the sampling request of hop {hop.number}")
 
         answers = []
@@ -327,10 +327,10 @@ class NeighborSampler(BaseSampler):
         answer_sizes = np.array([len(a) for a in answers], np.int64)
         what = f"the sampling answer of hop {hop.number}"
         inbox, inbox_sizes = route.exchange(np.concatenate(answers), answer_sizes, what)
-        return inbox, _Asked(types, counts, inbox_sizes)
+        return inbox, Asked(types, counts, inbox_sizes)
 
     def _answer(
-        self, machine: int, request: np.ndarray, types: list[str], hop: _Hop, active: list[Relation]
+        self, machine: int, request: np.ndarray, types: list[str], hop: Hop, active: list[Relation]
     ) -> np.ndarray:
         """Draw what one other machine asks for."""
         if hop.trees is None:
@@ -366,39 +366,3 @@ class NeighborSampler(BaseSampler):
                     answer[at + 2 * total : at + 3 * total] = places
             at += num_fields * total
         return answer
-
-
-@dataclass(frozen=True)
-class _Frontier:
-    """Nodes of one type that are to be expanded."""
-
-    ids: np.ndarray
-    trees: np.ndarray
-    """The tree of each, where there are trees."""
-
-
-@dataclass(frozen=True)
-class _Hop:
-    """What one hop draws: a rule and a key for each relation, of the frontier of each node type."""
-
-    number: int
-    rules: tuple[Rule, ...]
-    keys: list[np.uint64]
-    trees: Trees | None
-    frontier: dict[str, _Frontier]
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What was asked for in a hop: ids per type and machine, and how much came back from each machine."""
-
-    types: list[str]
-    per_machine: np.ndarray
-    inbox_sizes: np.ndarray
-
-    def any_for(self, node_type: str) -> bool:
-        return node_type in self.types and bool(self.per_machine[self.types.index(node_type)].any())
-
-
-_NO_TREES = np.empty(0, np.int32)
-_NOBODY = Trees(np.empty(0, np.uint64), np.empty(0, np.int64))

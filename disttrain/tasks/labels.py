@@ -97,16 +97,18 @@ def exact_sum(values: np.ndarray) -> Fraction:
 
 
 def mean_and_std(world: World, columns: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Of each column of what all ranks give together, float64 [K]; exact, so the same however it is divided.
+    """Of each column of what all ranks give together, float64 [K]; exact, so the same however it is divided. Both are 0
+    of a column that has nothing.
 
     Args:
-        columns: this rank's rows, [n, K], finite.
+        columns: this rank's rows, [n, K], finite or NaN, which is left out.
     """
-    width = columns.shape[1]
-    count = sum(world.gather(len(columns), what))
-    sums = world.gather([exact_sum(columns[:, k]) for k in range(width)], what)
-    mean = np.array([float(sum(s[k] for s in sums) / max(1, count)) for k in range(width)])
-    deviations = columns - mean
-    squares = world.gather([exact_sum(np.square(deviations[:, k])) for k in range(width)], what)
-    variance = [float(sum(s[k] for s in squares) / max(1, count)) for k in range(width)]
+    width, there = columns.shape[1], ~np.isnan(columns)
+    own = [columns[there[:, k], k] for k in range(width)]
+    counts = world.gather([len(values) for values in own], what)
+    count = [max(1, sum(each[k] for each in counts)) for k in range(width)]
+    sums = world.gather([exact_sum(values) for values in own], what)
+    mean = np.array([float(sum(s[k] for s in sums) / count[k]) for k in range(width)])
+    squares = world.gather([exact_sum(np.square(values - mean[k])) for k, values in enumerate(own)], what)
+    variance = [float(sum(s[k] for s in squares) / count[k]) for k in range(width)]
     return mean, np.sqrt(variance)

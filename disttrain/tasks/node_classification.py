@@ -27,11 +27,13 @@ from .. import config
 from ..config import ExperimentError
 from ..config.counted import counted
 from ..data.nearest import nearest
+from ..data.split import entries_there as known_entries
 from ..data.split import has_label
 from ..graph.graph import Graph
 from ..graph.schema import Schema, Wants
 from ..world import World
 from .columns import Columns, class_columns, label_set_columns, label_sets, named
+from .entries import AllRight, entries_of_one, entries_there, lacks_some, score_of_counts
 from .labels import SPLITS, find_label, label_place, own_training_labels
 from .task import Direction, Score
 
@@ -52,6 +54,8 @@ class NodeClassification:
     num_classes: int
     """Classes, or labels where there are several per node."""
     metric_names: tuple[str, ...]
+    lacking: bool = False
+    """Seeds may lack single labels of several."""
     weights_setting: Literal["none", "balanced"] | tuple[float, ...] = "none"
     """What the experiment says, with a weight for each class where it gives some."""
     weights: tuple[float, ...] | None = None
@@ -89,7 +93,11 @@ class NodeClassification:
             if high > 1:
                 raise ExperimentError(f"{where}: multi-label needs zeros and ones, the largest value is {high:g}")
             weights = _class_weights(task, columns, names)
-            return cls(node_type, task.label, True, columns, task.metrics, weights)
+            return cls(node_type, task.label, True, columns, task.metrics, lacks_some(label), weights)
+        if "label_accuracy" in task.metrics:
+            raise ExperimentError(
+                f"task.metrics: label_accuracy is about several labels, and {where} has one class; take accuracy"
+            )
         if high != int(high):
             raise ExperimentError(f"{where}: classes are whole numbers from 0 on, the largest value is {high:g}")
         if high >= max(schema.nodes[node_type].count, _MOST_SPARE_CLASSES):
@@ -99,7 +107,7 @@ class NodeClassification:
             )
         num_classes = max(int(high) + 1, len(names), 2)
         weights = _class_weights(task, num_classes, names)
-        return cls(node_type, task.label, False, num_classes, task.metrics, weights)
+        return cls(node_type, task.label, False, num_classes, task.metrics, weights_setting=weights)
 
     def settled(self, world: World, graph: Graph) -> NodeClassification:
         """With the weights of the classes; `balanced` ones by the training labels of the whole graph."""
@@ -108,10 +116,10 @@ class NodeClassification:
         if self.weights_setting != "balanced":
             return replace(self, weights=self.weights_setting)
 
-        def own() -> tuple[np.ndarray, int]:
+        def own() -> tuple[np.ndarray, Any]:
             labels = own_training_labels(world, graph, self.node_type, self.label)
             if self.multilabel:
-                return labels.astype(bool).sum(axis=0), len(labels)
+                return (labels > 0).sum(axis=0), known_entries(labels).sum(axis=0)
             return np.bincount(labels.reshape(-1).astype(np.int64), minlength=self.num_classes), len(labels)
 
         what = "counting the training labels"
@@ -134,24 +142,38 @@ class NodeClassification:
         return SPLITS
 
     def targets(self, batch: HeteroData) -> Tensor:
-        """The seeds' labels: int64 [batch_size] classes, or float32 [batch_size, num_classes] of zeros and ones."""
+        """The seeds' labels: int64 [batch_size] classes, or float32 [batch_size, num_classes] of zeros and ones, and
+        of NaN or negative numbers where a label is not there."""
         store = batch[self.node_type]
         labels = store[self.label][: store.batch_size]
         return labels.float() if self.multilabel else labels.reshape(-1).long()
 
     @property
     def has_weights(self) -> bool:
-        return self.weights is not None and not self.multilabel
+        return self.lacking if self.multilabel else self.weights is not None
 
     def weight(self, batch: HeteroData) -> Tensor | float:
-        """The sum of the weights of the seeds' classes; with several labels, a seed counts 1."""
+        """The sum of the weights of the seeds' classes; with several labels, a seed counts 1, or where some lack labels
+        those that are there, see `entries_of_one`."""
         if not self.has_weights:
             return batch[self.node_type].batch_size
+        if self.multilabel:
+            return self.num_entries(batch) / self._of_one
         targets = self.targets(batch)
         return self._weights_on(targets.device)[targets].sum()
 
+    def num_entries(self, batch: HeteroData) -> Tensor | int:
+        if self.lacking:
+            return entries_there(self.targets(batch)).sum()
+        return batch[self.node_type].batch_size * (self.num_classes if self.multilabel else 1)
+
+    @property
+    def _of_one(self) -> int:
+        return entries_of_one(self.num_classes, self.lacking)
+
     def loss(self, logits: Tensor, batch: HeteroData) -> Tensor:
-        """Sum over the seeds, in fp32: cross entropy, or binary cross entropy averaged over a seed's labels.
+        """Sum over the seeds, in fp32: cross entropy, or binary cross entropy averaged over a seed's labels; where some
+        lack labels, the sum over those that are there, in the same units as `weight`.
 
         Zero for an empty batch, and connected to the model all the same.
         """
@@ -160,10 +182,11 @@ class NodeClassification:
         with torch.autocast(logits.device.type, enabled=False):
             if not self.multilabel:
                 return functional.cross_entropy(logits.float(), targets, weight=weights, reduction="sum")
-            total = functional.binary_cross_entropy_with_logits(
-                logits.float(), targets, pos_weight=weights, reduction="sum"
+            lacks = ~entries_there(targets)
+            each = functional.binary_cross_entropy_with_logits(
+                logits.float(), targets.masked_fill(lacks, 0.0), pos_weight=weights, reduction="none"
             )
-            return total / self.num_classes
+            return each.masked_fill(lacks, 0.0).sum() / self._of_one
 
     def _weights_on(self, device: torch.device) -> Any:
         """float32 [num_classes] on a device, without waiting for it; None where there are none."""
@@ -177,9 +200,11 @@ class NodeClassification:
         """The metrics of the experiment, on the CPU.
 
         accuracy: share of seeds whose class is right (multi-label: whose every label is, "exact match").
+        label_accuracy: share of all labels of all seeds that are right.
         micro_f1, macro_f1: over classes or labels; macro leaves out those that neither occur nor are predicted.
         auroc, average_precision: exact, without binning; of class 1 where there are two classes, else the mean over
         classes (one against the rest) or labels.
+        Labels that seeds lack count for nothing in any of them.
         """
         # Shared states would have to be sent and merged by group; each metric keeps its own.
         made: dict[str, Metric | MetricCollection] = {name: self._metric(name) for name in self.metric_names}
@@ -187,10 +212,11 @@ class NodeClassification:
 
     def _metric(self, name: str) -> Metric:
         classes: dict[str, Any] = {"num_classes": self.num_classes}
-        labels: dict[str, Any] = {"num_labels": self.num_classes}
+        labels: dict[str, Any] = {"num_labels": self.num_classes, "ignore_index": -1}
         if self.multilabel:
             return {
-                "accuracy": lambda: tm.MultilabelExactMatch(**labels),
+                "accuracy": AllRight,
+                "label_accuracy": lambda: tm.MultilabelAccuracy(average="micro", **labels),
                 "micro_f1": lambda: tm.MultilabelF1Score(average="micro", **labels),
                 "macro_f1": lambda: tm.MultilabelF1Score(average="macro", **labels),
                 "auroc": lambda: tm.MultilabelAUROC(average="macro", thresholds=None, **labels),
@@ -230,7 +256,8 @@ class NodeClassification:
             return
         # Probabilities, because torchmetrics guesses from each batch's values whether it was given logits.
         scores = self.probabilities(logits)
-        targets = self.targets(batch).cpu().long()
+        targets = self.targets(batch).cpu()
+        targets = torch.where(entries_there(targets), targets, -1).long()
         for metric in metrics.values(copy_state=False):
             if isinstance(metric, (tm.BinaryAUROC, tm.BinaryAveragePrecision)):
                 metric.update(scores[:, 1], targets)
@@ -247,10 +274,14 @@ class NodeClassification:
         return make(self.probabilities(logits), names)
 
     def label_columns(self, labels: np.ndarray, names: Sequence[str]) -> Columns:
-        """`label`, and `label_name` where names are known; null where there is none."""
+        """`label`, and `label_name` where names are known; null where there is none. Where nodes may lack some of
+        several labels, `label_missing` (and its names) lists these."""
         present = self.has_label(labels)
         if self.multilabel:
-            return named("label", label_sets(labels > 0, present), names)
+            found = named("label", label_sets(labels > 0, present), names)
+            if self.lacking:
+                found |= named("label_missing", label_sets(~known_entries(labels)), names)
+            return found
         classes = np.where(present, labels.reshape(-1), 0).astype(np.int32)
         return named("label", pa.array(classes, mask=~present), names)
 
@@ -261,6 +292,8 @@ class NodeClassification:
     def score(self, name: str, metric: Metric) -> Score:
         """A class or label that all seeds have, or none, has no order to score: it is left out of the mean."""
         if name not in _RANKED:
+            if self.multilabel and name in ("label_accuracy", "macro_f1"):
+                return score_of_counts(name, metric.metric_state)
             return Score(float(metric.compute()))
         state = metric.metric_state
         scores, targets = dim_zero_cat(state["preds"]), dim_zero_cat(state["target"])
@@ -268,16 +301,20 @@ class NodeClassification:
             scores, targets = scores.unsqueeze(1), targets.unsqueeze(1)
         elif targets.dim() == 1:
             targets = functional.one_hot(targets, self.num_classes)
-        share = targets.double().mean(dim=0)
+        there = targets >= 0
+        ones, counts = (targets > 0).sum(dim=0), there.sum(dim=0)
         # Without zeros each order is right: that is a precision of 1, but no area.
-        ranked = (share > 0) & (share < 1) if name == "auroc" else share > 0
+        ranked = (ones > 0) & (ones < counts) if name == "auroc" else ones > 0
         what = "labels" if self.multilabel else "classes"
         if not ranked.any():
             return Score(math.nan, f"{name} has no value: {what} that some seeds have and some have not are needed")
-        values = [_RANKED[name](scores[:, k], targets[:, k], thresholds=None) for k in ranked.nonzero().flatten()]
+        each = torch.full((len(ranked),), torch.nan, dtype=torch.float64)
+        for k in ranked.nonzero().flatten().tolist():
+            known = there[:, k]
+            each[k] = _RANKED[name](scores[known, k], targets[known, k], thresholds=None)
         left_out = int((~ranked).sum())
         note = f"{name} leaves out {left_out} of {len(ranked)} {what}, which no seed or all seeds have"
-        return Score(float(torch.stack(values).mean()), note if left_out else "")
+        return Score(float(each.nanmean()), note if left_out else "", tuple(each.tolist()) if self.multilabel else ())
 
     def describe(self) -> dict[str, Any]:
         return {} if self.weights is None else {"class_weights": list(self.weights)}
@@ -286,12 +323,12 @@ class NodeClassification:
         return replace(self, weights=tuple(described["class_weights"]) if "class_weights" in described else None)
 
 
-def balanced_weights(counts: np.ndarray, num_seeds: int, multilabel: bool) -> tuple[float, ...]:
+def balanced_weights(counts: np.ndarray, num_seeds: Any, multilabel: bool) -> tuple[float, ...]:
     """Weights by which all classes count alike; 1 where there is nothing to go by.
 
     Args:
         counts: int [num_classes], the training seeds of each class, or with each label.
-        num_seeds: training seeds.
+        num_seeds: training seeds; of several labels, maybe of each the number of those that have it or have it not.
 
     Returns:
         num_seeds / (classes that occur * count) of each class, by which a seed counts 1 on average; or zeros / ones of

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import HeteroData
 from torchmetrics import Metric, MetricCollection
-from torchmetrics import regression as tm
 
 from .. import config
 from ..config import ExperimentError
@@ -23,6 +22,7 @@ from ..graph.graph import Graph
 from ..graph.schema import GRAPH, Schema, Wants
 from ..world import World
 from .columns import Columns
+from .entries import Errors, Explained, entries_of_one, entries_there, lacks_some
 from .labels import SPLITS, find_label, label_place, mean_and_std, own_training_labels
 from .task import Direction, Score
 
@@ -40,6 +40,8 @@ class NodeRegression:
     delta: float
     standardize: bool
     metric_names: tuple[str, ...]
+    lacking: bool = False
+    """Seeds may lack single targets."""
     mean: tuple[float, ...] = ()
     """Of each target over the training seeds; before `settled`, nothing."""
     std: tuple[float, ...] = ()
@@ -62,7 +64,8 @@ class NodeRegression:
         columns = label.shape[0] if label.shape else 1
         if not columns:
             raise ExperimentError(f"{where} has no column")
-        return cls(node_type, task.label, columns, task.loss, task.delta, task.standardize, task.metrics)
+        lacking = lacks_some(label, numbers=True)
+        return cls(node_type, task.label, columns, task.loss, task.delta, task.standardize, task.metrics, lacking)
 
     def settled(self, world: World, graph: Graph) -> NodeRegression:
         """With mean and standard deviation of the training targets."""
@@ -89,52 +92,60 @@ class NodeRegression:
 
     @property
     def has_weights(self) -> bool:
-        return False
+        return self.lacking
 
-    def weight(self, batch: HeteroData) -> float:
-        return batch[self.node_type].batch_size
+    def weight(self, batch: HeteroData) -> Tensor | float:
+        """The number of seeds; where some lack targets, the number of targets that are there, see `entries_of_one`."""
+        return self.num_entries(batch) / self._of_one if self.lacking else batch[self.node_type].batch_size
+
+    def num_entries(self, batch: HeteroData) -> Tensor | int:
+        if self.lacking:
+            return entries_there(self.targets(batch), numbers=True).sum()
+        return batch[self.node_type].batch_size * self.num_targets
+
+    @property
+    def _of_one(self) -> int:
+        return entries_of_one(self.num_targets, self.lacking)
 
     def targets(self, batch: HeteroData) -> Tensor:
-        """The seeds' labels in their own units, float64 [batch_size, num_targets]."""
+        """The seeds' labels in their own units, float64 [batch_size, num_targets]; NaN: it is not there."""
         store = batch[self.node_type]
         return store[self.label][: store.batch_size].double().reshape(-1, self.num_targets)
 
     def loss(self, logits: Tensor, batch: HeteroData) -> Tensor:
-        """The mean over a seed's targets, in the units in which is learnt; summed over the seeds, in fp32."""
+        """The mean over a seed's targets, in the units in which is learnt; summed over the seeds, in fp32.
+
+        Where seeds lack targets, the sum over those that are there, in the same units as `weight`.
+        """
         targets = self.targets(batch)
+        there = entries_there(targets, numbers=True)
         if self.standardize:
             targets = self._standard(targets)
-        targets = targets.float()
+        targets = targets.float().masked_fill(~there, 0.0)
         with torch.autocast(logits.device.type, enabled=False):
             logits = logits.float()
             if self.loss_name == "mse":
-                total = functional.mse_loss(logits, targets, reduction="sum")
+                each = functional.mse_loss(logits, targets, reduction="none")
             elif self.loss_name == "l1":
-                total = functional.l1_loss(logits, targets, reduction="sum")
+                each = functional.l1_loss(logits, targets, reduction="none")
             else:
-                total = functional.huber_loss(logits, targets, reduction="sum", delta=self.delta)
-            return total / self.num_targets
+                each = functional.huber_loss(logits, targets, reduction="none", delta=self.delta)
+            return each.masked_fill(~there, 0.0).sum() / self._of_one
 
     @property
     def directions(self) -> Mapping[str, Direction]:
         return {name: _DIRECTIONS[name] for name in self.metric_names}
 
     def metrics(self) -> MetricCollection:
-        """The metrics of the experiment, in the label's own units, over seeds and columns alike.
+        """The metrics of the experiment, in the label's own units, over all targets of all seeds that are there.
 
         mae, mse, rmse: mean absolute and squared error, and its root. mape: mean absolute error as a share of the
         target. r2: 1 - squared error / variance of the targets, the mean over columns.
         """
-        kinds = {
-            "mae": tm.MeanAbsoluteError,
-            "mse": tm.MeanSquaredError,
-            "rmse": lambda: tm.MeanSquaredError(squared=False),
-            "mape": tm.MeanAbsolutePercentageError,
-            "r2": tm.R2Score,
-        }
         # In float64: ranks add their sums up in another order than one rank does.
         made: dict[str, Metric | MetricCollection] = {
-            name: kinds[name]().set_dtype(torch.float64) for name in self.metric_names
+            name: Explained(self.num_targets) if name == "r2" else Errors(name, self.num_targets)
+            for name in self.metric_names
         }
         return MetricCollection(made, compute_groups=False)
 
@@ -145,26 +156,20 @@ class NodeRegression:
         for name, metric in metrics.items(keep_base=True, copy_state=False):
             if name == "r2":
                 # It is the same in any units, and in these its sums of squares lose nothing.
-                metric.update(self._standard(predictions).squeeze(-1), self._standard(targets).squeeze(-1))
+                metric.update(self._standard(predictions), self._standard(targets))
             else:
                 metric.update(predictions, targets)
 
     def score(self, name: str, metric: Metric) -> Score:
-        if name != "r2":
-            return Score(float(metric.compute()))
-        # Not its `compute`, which takes a variance below 1e-4 for none.
-        state: dict[str, Any] = metric.metric_state
-        squares, sums, residual = (
-            state[key].reshape(-1).double() for key in ("sum_squared_error", "sum_error", "residual")
-        )
-        count = int(state["total"])
-        variation = squares - sums * sums / max(1, count)
-        varies = variation > 1e-12 * squares.clamp(min=1e-300)
-        if count < 2 or not varies.any():
-            return Score(math.nan, "r2 has no value: the targets do not vary")
-        value = (1.0 - residual[varies] / variation[varies]).mean().item()
-        left_out = int((~varies).sum())
-        return Score(value, f"r2 leaves out {left_out} of {len(varies)} targets that do not vary" if left_out else "")
+        assert isinstance(metric, (Errors, Explained))
+        each = metric.each()
+        value, without = float(metric.compute()), int(each.isnan().sum())
+        note = ""
+        if name == "r2" and without:
+            note = f"r2 leaves out {without} of {len(each)} targets that do not vary"
+            if math.isnan(value):
+                note = "r2 has no value: the targets do not vary"
+        return Score(value, note, tuple(each.tolist()) if len(each) > 1 else ())
 
     def predictions(self, logits: Tensor) -> Tensor:
         """In the label's own units: float64 [batch_size, num_targets] on the CPU."""
@@ -187,7 +192,7 @@ class NodeRegression:
         return {"prediction": _numbers(self.predictions(logits).numpy())}
 
     def label_columns(self, labels: np.ndarray, names: Sequence[str]) -> Columns:
-        """`label`; null where there is none."""
+        """`label`; null where there is none; of several targets, each that is not there is null too."""
         rows = labels.reshape(len(labels), self.num_targets).astype(np.float64)
         return {"label": _numbers(rows, self.has_label(labels))}
 
@@ -203,9 +208,11 @@ class NodeRegression:
 
 
 def _numbers(rows: np.ndarray, present: np.ndarray | None = None) -> pa.Array:
-    """float64 [N, K] -> a number a row, or a list of K; null where `present` (bool [N]) is false."""
+    """float64 [N, K] -> a number a row, or a list of K; null where `present` (bool [N]) is false; given
+    that, in lists also what is NaN."""
     absent = None if present is None else ~present
     if rows.shape[1] == 1:
         return pa.array(rows[:, 0], pa.float64(), mask=absent)
-    mask = None if absent is None else pa.array(absent)
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1], mask=mask)
+    flat = np.ascontiguousarray(rows).reshape(-1)
+    numbers = pa.array(flat, pa.float64(), mask=None if absent is None else np.isnan(flat))
+    return pa.FixedSizeListArray.from_arrays(numbers, rows.shape[1], mask=None if absent is None else pa.array(absent))

@@ -26,6 +26,8 @@ class Score(NamedTuple):
     """NaN where there is none: it is written as null."""
     note: str = ""
     """What a reader has to know: why there is none, or what was left out of it."""
+    each: tuple[float, ...] = ()
+    """Of each label or target by itself, where there are several; NaN where it has none."""
 
 
 class Task(Protocol):
@@ -74,6 +76,10 @@ class Task(Protocol):
 
     def weight(self, batch: HeteroData) -> Tensor | float:
         """The sum of the seeds' weights. The loss of a global batch is divided by the sum of these over all ranks."""
+        ...
+
+    def num_entries(self, batch: HeteroData) -> Tensor | int:
+        """How many labels or targets of the batch's seeds are there; of one per seed, the number of seeds."""
         ...
 
     @property

@@ -103,7 +103,7 @@ def extend_collection(experiment: Experiment, addition: PythonData, again: bool)
                 "elsewhere, data.store"
             )
         base = read_manifest(directory)
-        source = GraphSource(addition, origin=f"--function {addition.function}")
+        source = GraphSource(addition, setting="--function")
         told = [base["fingerprint"], identity(addition)]
         making = _opened(directory, hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest(), base)
         try:

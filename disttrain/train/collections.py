@@ -120,6 +120,11 @@ def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
     of_graphs = graphs.schema.nodes[GRAPH].attributes
     if task.label not in of_graphs:
         raise ExperimentError(f"{where}: {_why_no_label(graphs, task.label)}")
+    if not _is_real(dtype := of_graphs[task.label].dtype):
+        raise ExperimentError(
+            f"{where} is {dtype}; expected whole numbers, true and false, or float16, float32 or float64: convert it "
+            "where the graphs are made"
+        )
     labels = np.asarray(graphs.node_attribute(GRAPH, task.label))
     numbers = isinstance(task, GraphRegression)
     labelled = has_label(labels, numbers)
@@ -212,6 +217,14 @@ def _digest(masks: dict[str, np.ndarray]) -> str:
 
 def _flat(labels: np.ndarray) -> np.ndarray:
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+
+
+def _is_real(dtype: str) -> bool:
+    """Whether it is one of NumPy's types of real numbers (bfloat16 is none)."""
+    try:
+        return np.dtype(dtype).kind in "biuf"
+    except TypeError:
+        return False
 
 
 def _why_no_label(graphs: Graphs, label: str) -> str:

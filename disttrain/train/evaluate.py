@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,8 +24,20 @@ class Evaluation:
     """The task's metrics, and `loss`, the (weighted) mean over the seeds; NaN where there is no value."""
     num_evaluated: int
     """Distinct seeds that were scored."""
+    num_entries: int = 0
+    """Of these, labels or targets that are there: as many, where each seed has one."""
+    each: dict[str, list[float]] = field(default_factory=dict)
+    """Metric -> its value for each label or target, where there are several; NaN where there is none."""
     notes: tuple[str, ...] = ()
     """What a reader has to know of the metrics: which have no value, and why."""
+
+    def figures(self) -> dict[str, Any]:
+        """What `metrics.jsonl` gets of it: JSON."""
+        return {"num_evaluated": self.num_evaluated, "num_entries": self.num_entries, "metrics": self.metrics}
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint and the summary hold of it: JSON."""
+        return {**self.figures(), "each": self.each}
 
 
 def evaluate(
@@ -46,7 +58,7 @@ def evaluate(
     """
     node_type = task.node_type
     metrics = task.metrics()
-    sums, scored = torch.zeros(2, dtype=torch.float64), [torch.empty(0, dtype=torch.int64)]
+    sums, scored = torch.zeros(3, dtype=torch.float64), [torch.empty(0, dtype=torch.int64)]
     training = model.training
     model.eval()
     try:
@@ -57,9 +69,10 @@ def evaluate(
                 scores = sampled_scores(model, task, loader, transfer, precision)
             with closing(scores):
                 for logits, _, batch in scores:
-                    loss, weight = task.loss(logits, batch).double(), task.weight(batch)
-                    weight = weight.double() if isinstance(weight, Tensor) else loss.new_full((), weight)
-                    sums = sums.to(logits.device) + torch.stack([loss, weight])
+                    loss = task.loss(logits, batch).double()
+                    counts = (task.weight(batch), task.num_entries(batch))
+                    counts = [c.double() if isinstance(c, Tensor) else loss.new_full((), c) for c in counts]
+                    sums = sums.to(logits.device) + torch.stack([loss, *counts])
                     if batch[node_type].batch_size:
                         task.update(metrics, logits, batch)
                         scored.append(batch[node_type].input_id[: batch[node_type].batch_size].cpu())
@@ -69,10 +82,12 @@ def evaluate(
     num_evaluated, num_scored = _count(torch.cat(scored), world)
     assert num_evaluated == num_scored, f"{num_scored - num_evaluated} seeds were scored twice"
     scores = merged_scores(metrics, task, world)
-    loss, weight = world.sum(sums.cpu(), "evaluation").tolist()
+    loss, weight, num_entries = world.sum(sums.cpu(), "evaluation").tolist()
     values = {name: score.value for name, score in scores.items()}
     notes = tuple(score.note for score in scores.values() if score.note)
-    return Evaluation({**values, "loss": loss / weight if weight else float("nan")}, num_evaluated, notes)
+    each = {name: list(score.each) for name, score in scores.items() if score.each}
+    values["loss"] = loss / weight if weight else float("nan")
+    return Evaluation(values, num_evaluated, int(num_entries), each, notes)
 
 
 def merged_scores(metrics: Any, task: Any, world: World) -> dict[str, Score]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..collection.access import Access
 from ..collection.collated import Collated
+from ..collection.files import parse_manifest
 from ..collection.graphs import Graphs
 from ..collection.ondisk import OnDisk, convert, ondisk_directory
 from ..collection.part import Part, in_memory, part_of
@@ -53,7 +54,7 @@ def held(
     if storage == "ondisk":
         where = ondisk_directory(directory, data.ondisk_backend)
         cache = data.cache // sampling.workers if in_processes else data.cache
-        return mapped, OnDisk(where, mapped, manifest["fingerprint"], data.ondisk_backend, cache)
+        return mapped, OnDisk(where, mapped, manifest["fingerprint"], data.ondisk_backend, cache, _states(directory))
     return mapped, None
 
 
@@ -69,4 +70,9 @@ def converted(experiment: Experiment, directory: Path, manifest: dict[str, Any])
     def say(how_far: str) -> None:
         print(f"[collection] writing {where}: {how_far}", flush=True)
 
-    convert(opened(directory, manifest), where, manifest["fingerprint"], backend, say)
+    convert(opened(directory, manifest), where, manifest["fingerprint"], backend, say, _states(directory))
+
+
+def _states(directory: Path) -> list[str]:
+    """The fingerprints of all states of the collection, also those later than the one that is used."""
+    return [state["fingerprint"] for state in parse_manifest(directory)["history"]]

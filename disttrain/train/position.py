@@ -54,7 +54,7 @@ class Position:
     """Of the steps, those that came to nothing because something was not finite."""
     epoch_loss: MeanLoss = field(default_factory=MeanLoss)
     best_evaluation: dict[str, Any] | None = None
-    """`metrics` and `num_evaluated` of the best epoch's validation; of the last one while the metric has no value."""
+    """Of the best epoch's validation, see `Evaluation.kept`; of the last one while the metric has no value."""
     before_extra: dict[str, Any] | None = None
     """What was best before the evaluation at the run's end, where only the end made it: a run that is given more epochs
     or steps afterwards goes on as if it had not been (`forget_extra`)."""

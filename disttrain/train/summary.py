@@ -45,7 +45,7 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
     batches, exchanges, sent = (sum(t[i] for rank in ranks for t in rank["traffic"]) for i in range(3))
     cache = _cache([rank["cache"] for rank in ranks[:: len(ranks) // world.num_machines]], [r["cache"] for r in ranks])
     seconds = trainer.all_seconds()
-    best = position.best_evaluation or {"metrics": {}, "num_evaluated": 0}
+    evaluated = {"val": position.best_evaluation, "test": test.kept() if test else None}
     manifest = trainer.manifest
     epochs = position.epoch + (position.epoch_step > 0)  # `max_steps` may end the run within one
     return {
@@ -59,9 +59,11 @@ def run_summary(trainer: Trainer, test: Evaluation | None) -> dict[str, Any]:
         "skipped_steps": position.skipped,
         "best_epoch": epochs if position.best.epoch is None else position.best.epoch + 1,
         "best_metric": position.best.metric,
-        "val": best["metrics"],
-        "test": test.metrics if test else {},
-        "num_evaluated": {"val": best["num_evaluated"], "test": test.num_evaluated if test else 0},
+        **{split: found["metrics"] if found else {} for split, found in evaluated.items()},
+        "num_evaluated": {split: found["num_evaluated"] if found else 0 for split, found in evaluated.items()},
+        # Of a checkpoint that an older version wrote, what it does not hold is left out.
+        "num_entries": {s: found["num_entries"] for s, found in evaluated.items() if found and "num_entries" in found},
+        "each": {split: found["each"] for split, found in evaluated.items() if found and found.get("each")},
         "seconds": {phase: seconds.get(phase, 0.0) for phase in ("total", *_PHASES)},
         "step_seconds": {phase: sum(r["step_seconds"][phase] for r in ranks) / len(ranks) for phase in STEP_PHASES},
         "seeds_per_second": trainer.seeds_here / max(1e-9, max(rank["train"] for rank in ranks)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..collection.graphs import Graphs
 from ..config import ExperimentError, GraphRegression, Task, edge_type_name
-from ..data.split import check_labels, has_label
+from ..data.split import check_labels, entries_there, has_label
 from ..graph.schema import GRAPH, Schema
 from ..tasks.labels import label_place
 
@@ -60,8 +60,9 @@ def labelled_for(graphs: Graphs, task: Task, known: Schema) -> Graphs:
     numbers = isinstance(task, GraphRegression)
     labels = now[has_label(now, numbers)]
     check_labels(labels, where, numbers)
-    if not numbers and labels.size and then.high is not None and labels.max() > then.high:
-        raise ExperimentError(f"{where}: the highest class is {labels.max()}, in training it was {then.high:g}")
+    highest = labels[entries_there(labels, numbers)].max(initial=0)
+    if not numbers and then.high is not None and highest > then.high:
+        raise ExperimentError(f"{where}: the highest class is {highest}, in training it was {then.high:g}")
     return replace(graphs, masks={**graphs.masks, **({} if there else {task.label: now})}, known=known)
 
 

@@ -247,7 +247,7 @@ class Trainer:
             text += "".join(f"  val {name} {value:.4f}" for name, value in evaluation.metrics.items())
             better = position.best.update(evaluation.metrics[position.best.metric], position.epoch, position.step)
             if better or position.best.value is None:  # without any value to go by, the last one counts
-                position.best_evaluation = {"metrics": evaluation.metrics, "num_evaluated": evaluation.num_evaluated}
+                position.best_evaluation = evaluation.kept()
                 save = True
             if position.stop is not None:
                 position.stop.update(evaluation.metrics[position.stop.metric], position.epoch, position.step)
@@ -293,7 +293,7 @@ class Trainer:
             )  # fmt: skip
 
     def _write_down(self, split: str, evaluation: Evaluation) -> None:
-        self.saved.write("evaluation", split=split, num_evaluated=evaluation.num_evaluated, metrics=evaluation.metrics)
+        self.saved.write("evaluation", split=split, **evaluation.figures())
         for note in evaluation.notes:
             if (split, note) not in self.noted and self.world.is_lead:
                 logger.warning("%s: %s", split, note)

@@ -7,9 +7,22 @@ from dataclasses import replace
 from ..collection.access import Transformed
 from ..collection.graphs import Graphs
 from ..collection.look import Look, look_over
+from ..collection.own_class import find
 from ..config import Experiment
 from ..config.counted import counted
+from ..data.digest import own_transforms
 from ..world import World
+
+
+def code_packages(experiment: Experiment) -> set[str]:
+    """The packages that the experiment names something of, so that their code runs anyway; and PyG."""
+    named = [
+        *own_transforms(experiment.data),
+        *(getattr(experiment.data, key, "") or "" for key in ("function", "dataset")),
+        getattr(experiment.data.split, "function", ""),
+        getattr(experiment.model, "module", ""),
+    ]
+    return {"torch_geometric", *(name.partition(":")[0].partition(".")[0] for name in named if ":" in name)}
 
 
 def transformed(graphs: Graphs, experiment: Experiment, world: World) -> Graphs:
@@ -24,7 +37,10 @@ def transformed(graphs: Graphs, experiment: Experiment, world: World) -> Graphs:
     transforms = experiment.data.transforms
     if not transforms:
         return graphs
-    access = Transformed(graphs.access or graphs.collated, transforms, experiment.seed)
+    name = graphs.manifest.get("own_class")
+    packages = code_packages(experiment)
+    own_class = world.together(lambda: find(name, packages), "finding the class of the graphs") if name else None
+    access = Transformed(graphs.access or graphs.collated, transforms, experiment.seed, own_class)
 
     def look() -> Look:
         found = look_over(access, len(graphs.collated), experiment.task.label)

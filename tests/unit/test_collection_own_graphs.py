@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from disttrain.collection.graphs import Graphs
 from disttrain.collection.loader import GraphLoader
 from disttrain.collection.making import batches
 from disttrain.collection.ondisk import OnDisk, convert
+from disttrain.collection.own_class import find
 from disttrain.config import ExperimentError, Sampling
 from disttrain.graph.schema import GRAPH, Wants
-from disttrain.train.collections import prepare_collection
+from disttrain.train.collections import divided, prepare_collection
 from disttrain.world import World
 from tests.unit.test_collection_collated import same_batch
 from tests.unit.test_collection_loader import experiment, opened
@@ -31,6 +33,28 @@ class Moved(Data):
         return 7 if key == "place" else super().__inc__(key, value, *args, **kwargs)
 
 
+class Linked(Data):
+    """Rows end to end along the second axis, stacked, and a number that is moved; and something of its own."""
+
+    def __init__(self, scale: int = 10, **more: Any) -> None:
+        super().__init__(**more)
+        self.__dict__["scale"] = scale
+
+    def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return {"mates": self.num_nodes, "turn": 2}.get(key, 0) or super().__inc__(key, value, *args, **kwargs)
+
+    def __cat_dim__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return {"mates": 1, "stacked": None}.get(key, super().__cat_dim__(key, value, *args, **kwargs))
+
+    def scaled(self) -> int:
+        return int(self.num_nodes or 0) * self.__dict__["scale"]
+
+
+class Demanding(Data):
+    def __init__(self, needed: Any, **more: Any) -> None:
+        super().__init__(**more)
+
+
 def graph(n: int, edges: list[list[int]], kind: Any = Data, **more: Any) -> Any:
     edge_index = torch.tensor(edges, dtype=torch.int64).reshape(2, -1)
     return kind(x=torch.ones(n, 1), edge_index=edge_index, y=n % 2, **more)
@@ -38,6 +62,32 @@ def graph(n: int, edges: list[list[int]], kind: Any = Data, **more: Any) -> Any:
 
 def moved() -> list[Data]:
     return [graph(n, [[0], [n - 1]], Moved, place=torch.tensor([n])) for n in range(1, 9)]
+
+
+def linked() -> list[Data]:
+    return [
+        graph(
+            n, [[0], [n - 1]], Linked, mates=torch.arange(3 * n).reshape(3, n) % n,
+            stacked=torch.full((2,), float(n)), turn=n,
+        )
+        for n in range(1, 9)
+    ]  # fmt: skip
+
+
+def hidden() -> list[Data]:
+    class Hidden(Data):
+        pass
+
+    return [graph(n, [[0], [n - 1]], Hidden) for n in range(1, 9)]
+
+
+def demanding() -> list[Data]:
+    return [graph(n, [[0], [n - 1]], Demanding, needed=None) for n in range(1, 9)]
+
+
+def by_its_method(given: Any) -> Any:
+    given.length = given.scaled()
+    return given
 
 
 def numbered() -> list[Data]:
@@ -138,12 +188,54 @@ def test_what_attributes_belong_to_is_as_in_training_where_sizes_do_not_tell(tmp
 
 
 def test_rules_of_the_users_own_are_not_lost_in_transforms(tmp_path: Path) -> None:
-    expected = Batch.from_data_list([*moved()[:3]])
-    same_batch(own(tmp_path, "moved").collated.batch(np.arange(3)), expected)
-    transforms = ["tests.unit.test_collection_own_graphs:same_place"]
-    with pytest.raises(ExperimentError, match=r"data.transforms: `place` is put together by rules of your own class"):
-        own(tmp_path, "moved", transforms=transforms)
-    same_batch(own(tmp_path, "moved", pre_transforms=transforms).collated.batch(np.arange(3)), expected)
+    for number, (function, names) in enumerate({"moved": ("place",), "linked": ("mates", "stacked", "turn")}.items()):
+        graphs: list[Any] = globals()[function]()
+        expected: Any = Batch.from_data_list([graphs[i] for i in (3, 1, 2)])
+        same_batch(own(tmp_path / str(number), function).collated.batch(np.array([3, 1, 2])), expected)
+        transforms = ["tests.unit.test_collection_own_graphs:same_place"]
+        for setting in ("transforms", "pre_transforms"):
+            found = own(tmp_path / str(number), function, **{setting: transforms})
+            picked, places = found.stored.pick(np.array([3, 1, 2]))
+            same_batch(picked.batch(places), expected)
+            batch = found.batch(np.array([3, 1, 2]), Wants(nodes={GRAPH: names}))
+            for name in names:
+                assert torch.equal(batch[GRAPH][name], expected[name]), (function, setting, name)
+                assert batch[GRAPH][name].dtype == expected[name].dtype
+            assert found.manifest["own_class"].startswith(f"{__name__}:")
+
+
+def test_a_transform_gets_objects_of_the_users_own_class(tmp_path: Path) -> None:
+    found = own(tmp_path, "linked", transforms=["tests.unit.test_collection_own_graphs:by_its_method"])
+    batch = found.batch(np.array([1, 4]), Wants(nodes={GRAPH: ("length",)}))
+    assert batch[GRAPH].length.tolist() == [2 * 10, 5 * 10], "what its `__init__` sets, and a method of it"
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("hidden", "Hidden, which no other process can import; move it to the top of a module"),
+        ("demanding", r"Demanding, and Demanding\(\) fails \(TypeError: .*: for transforms at each access"),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_refused_with_the_reason(tmp_path: Path, function: str, said: str) -> None:
+    with pytest.raises(ExperimentError, match=said):
+        own(tmp_path, function, transforms=["tests.unit.test_collection_own_graphs:same_place"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64])
+def test_labels_of_a_type_that_is_not_learnt_are_called_so(tmp_path: Path, dtype: torch.dtype) -> None:
+    labelled = [graph(3, [[0], [1]], z=torch.ones(1, dtype=dtype)) for _ in range(8)]
+    graphs = Graphs(collate(labelled, "here"), {"stores": [], "history": [{"num_graphs": 8}]})
+    with pytest.raises(ExperimentError, match=f'"z" of the graphs is {str(dtype)[6:]}; expected whole numbers, true'):
+        divided(graphs, experiment(tmp_path, label="z"))
+
+
+def test_code_is_not_imported_on_the_word_of_a_file() -> None:
+    with pytest.raises(ExperimentError, match="of the class antigravity:Fly. Code is imported from packages that the"):
+        find("antigravity:Fly", {"tests"})
+    assert "antigravity" not in sys.modules
+    with pytest.raises(ExperimentError, match="which is no class of graphs any more"):
+        find("tests.unit.test_collection_own_graphs:moved", {"tests"})
 
 
 def test_numbers_and_text_of_numpy_are_like_others(tmp_path: Path) -> None:

@@ -66,8 +66,9 @@ def test_unlabelled_nodes_are_in_no_split():
 
 
 def test_labels_of_several_columns():
-    labels = np.array([[0.0, 1.0], [np.nan, 1.0], [1.0, 1.0]])
-    assert has_label(labels).tolist() == [True, False, True]
+    labels = np.array([[0.0, 1.0], [np.nan, 1.0], [-1.0, np.nan]])
+    assert has_label(labels).tolist() == [True, True, False], "one of several is enough"
+    assert has_label(labels, numbers=True).tolist() == [True, True, True]
     assert has_label(np.array([[True], [False]])).tolist() == [True, True]
 
 

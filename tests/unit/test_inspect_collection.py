@@ -9,17 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch_geometric.data import Data
 
-from disttrain import cli
+from disttrain import cli, config
 from disttrain.collection.collated import collate
+from disttrain.collection.graphs import Graphs
 from disttrain.config import Experiment
+from disttrain.graph.schema import GRAPH, Attribute, Nodes, Schema
+from disttrain.inspect.labels import label_facts
 from disttrain.inspect.list_form import list_facts
 from disttrain.inspect.sizes import size_facts
 from disttrain.inspect.storage_advice import graph_advice, storage_advice
 from disttrain.inspect.storages import storages
+from disttrain.inspect.table import _labels
+from disttrain.tasks import build_task
 
-from ..collections_of_graphs import one_by_one, pairs, rings
+from ..collections_of_graphs import assays, ninths, one_by_one, pairs, rings
 
 EXPERIMENT = """\
 name: rings
@@ -62,6 +68,31 @@ def test_the_command_counts_and_tries(
     assert any("1 graph without a node" in line for line in facts["advice"])
     assert cli.run(["inspect", "rings.yaml"]) == 0
     assert "data.storage, tried on one rank" in capfd.readouterr().out
+
+
+def test_the_share_of_labels_that_are_missing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for numbers in (False, True):
+        labels = np.array([graph.y[0].tolist() for graph in assays(90, numbers)])  # type: ignore[index]
+        masks = dict(zip(("train_mask", "val_mask", "test_mask"), ninths(90)))
+        there = ~np.isnan(labels)
+        masks = {name: mask & there.any(axis=1) for name, mask in masks.items()}
+        graphs = Graphs(collate(rings(90), "here"), {"stores": []}, {**masks, "z": labels})
+        kinds: Any = (
+            config.GraphRegression(kind="graph_regression", label="z")
+            if numbers
+            else config.GraphClassification(kind="graph_classification", label="z")
+        )
+        attributes = {"z": Attribute("float64", (4,), 0, 1, 9), **dict.fromkeys(masks, Attribute("bool"))}
+        task = build_task(kinds, Schema({GRAPH: Nodes(90, attributes)}, {}))
+        facts = label_facts(graphs, task)
+        assert facts["labelled"] == there.any(axis=1).sum()
+        for split in ("train", "test"):
+            own = there[masks[f"{split}_mask"]]
+            assert facts["splits"][split]["missing"] == pytest.approx((~own).mean(axis=0))
+        if numbers:
+            assert facts["splits"]["train"]["mean"] == pytest.approx(np.nanmean(labels[masks["train_mask"]]))
+        Console(width=140).print(_labels({"labels": facts, "target": GRAPH}))
+        assert f"{(~there[masks['train_mask']])[:, 2].mean():.1%}" in capsys.readouterr().out
 
 
 def test_sizes_of_each_type() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ import torch
 from torch_geometric.data import Data, OnDiskDataset
 
 from disttrain.collection import making
+from disttrain.collection.database import Sqlite
 from disttrain.collection.files import open_collection, read_manifest
 from disttrain.collection.graphs import Graphs
 from disttrain.collection.verify import verify_collection
 from disttrain.config import Experiment, ExperimentError
+from disttrain.graph.schema import Wants
 from disttrain.train.collection_making import extend_collection, make_collection
 from disttrain.train.collections import prepare_collection
 from disttrain.train.extending import addition_of
@@ -53,6 +56,14 @@ def new(first: int = 25, count: int = 10) -> list[Data]:
 
 def of_other_widths() -> list[Data]:
     return [Data(x=torch.zeros(2, 3), edge_index=torch.zeros(2, 1, dtype=torch.int64), y=0)]
+
+
+class Own(Data):
+    pass
+
+
+def of_another_class() -> list[Data]:
+    return [Own(x=torch.zeros(2, 1), edge_index=torch.zeros(2, 1, dtype=torch.int64), y=0)]
 
 
 def odd(graph: Data, remainder: int = 1) -> bool:
@@ -184,6 +195,34 @@ def test_extended_graphs_come_after_those_there_and_leave_the_splits(tmp_path: P
     assert verify_collection(directory) == []
 
 
+def test_the_database_of_a_collection_grows_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, firsts = experiment(tmp_path, storage="ondisk"), list[int]()
+    write = Sqlite.write
+
+    def told(self: Sqlite, first: int, rows: Any) -> None:
+        firsts.append(first)
+        write(self, first, rows)
+
+    monkeypatch.setattr(Sqlite, "write", told)
+
+    def content(graphs: Graphs) -> list[float]:
+        ids = np.arange(len(graphs.collated))
+        batch = graphs.batch(ids, Wants(nodes={"node": ("x",)}))
+        return batch["node"].x[batch["node"].ptr[:-1], 0].tolist()
+
+    before = opened(base)
+    assert content(before) == NUMBERS
+    extend(base)
+    after = opened(base)
+    assert content(after) == [float(number) for number in range(35)] and firsts == [0, 25], "only what is new"
+    assert content(before) == NUMBERS == content(opened(experiment(tmp_path, storage="ondisk", first=25)))
+    assert firsts == [0, 25], "what has more is whole for less"
+    # What is extended by others after it has been made again is another collection.
+    shutil.rmtree(make_collection(base).directory)
+    extend(base, args="{first: 60}")
+    assert content(opened(base)) == [*NUMBERS, *(float(number) for number in range(60, 70))] and firsts[2:] == [0]
+
+
 def test_graphs_that_do_not_go_with_those_there_are_refused_and_leave_no_trace(tmp_path: Path) -> None:
     base = experiment(tmp_path)
     directory, _ = made(base)
@@ -194,6 +233,15 @@ def test_graphs_that_do_not_go_with_those_there_are_refused_and_leave_no_trace(t
     with pytest.raises(ExperimentError, match="no argument"):
         extend(base, args="{nothing: 1}")
     assert {path: path.read_bytes() for path in directory.iterdir()} == files
+    for function, said in (("nothing", "^--function: .*has no 'nothing'"), ("CALLS", "^--function: .* is a list, not")):
+        with pytest.raises(ExperimentError, match=said):
+            extend(base, function)
+    with pytest.raises(ExperimentError, match="^--args.*no argument"):
+        extend(base, args="{nothing: 1}")
+    with pytest.raises(
+        ExperimentError, match="graph 0 is of tests.unit.test_train_extending:Own, and the collection is"
+    ):
+        extend(base, "of_another_class")
     with pytest.raises(ExperimentError, match="--args: expected a mapping"):
         addition_of(base, "a:b", "[1]")
 
