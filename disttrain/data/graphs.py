@@ -47,7 +47,7 @@ class GraphSource:
         """What can be asked for any graph."""
         self._begun: Any = None
         """What nothing has been taken of yet."""
-        self._setting = setting
+        self.setting = setting
         self.origin = f"data.dataset {data.dataset}" if isinstance(data, PygData) else f"{setting} {data.function}"
 
     def begin(self) -> None:
@@ -93,7 +93,7 @@ class GraphSource:
     def _takes_start(self) -> bool:
         if not isinstance(self._data, PythonData) or START in self._data.args:
             return False
-        function = import_dotted(self._data.function, self._setting)
+        function = import_dotted(self._data.function, self.setting)
         try:
             return START in inspect.signature(function).parameters and not isinstance(function, type)
         except (TypeError, ValueError):
@@ -112,9 +112,9 @@ class GraphSource:
 
             found = read_pyg_set(data, self._anew)
         elif self._takes_start:
-            found = call_function(data, more={START: start}, setting=self._setting)
+            found = call_function(data, more={START: start}, setting=self.setting)
         else:
-            found = call_function(data, self._anew, setting=self._setting)
+            found = call_function(data, self._anew, setting=self.setting)
         if isinstance(found, (Data, HeteroData)) or not isinstance(found, (Iterable, torch.utils.data.Dataset)):
             raise ExperimentError(
                 f"{self.origin}: expected a collection of graphs, a list or iterator of Data or HeteroData or a data "

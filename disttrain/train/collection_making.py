@@ -104,7 +104,7 @@ def extend_collection(experiment: Experiment, addition: PythonData, again: bool)
             )
         base = read_manifest(directory)
         source = GraphSource(addition, setting="--function")
-        told = [base["fingerprint"], identity(addition)]
+        told = [base["fingerprint"], identity(addition, source.setting)]
         making = _opened(directory, hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest(), base)
         try:
             fill(making, source, turn.tell, _Progress(turn, source))

@@ -69,14 +69,18 @@ def place_by_files(source: Source, remember: bool = True) -> Place | None:
     return place_of(source, digest.hexdigest())
 
 
-def identity(source: Source) -> str:
-    """Hex digest of the settings and of the user's own code that decide the graphs."""
+def identity(source: Source, setting: str = "data.function") -> str:
+    """Hex digest of the settings and of the user's own code that decide the graphs.
+
+    Args:
+        setting: that names a function, for messages.
+    """
     digest = hashlib.blake2b(digest_size=16)
     settings = source.model_dump(mode="json", exclude={*NOT_DECIDING, *OF_RUNS})
     digest.update(json.dumps([FORMAT, settings], sort_keys=True).encode())
     add_code(digest, source, but=OF_RUNS)
     if isinstance(source, PythonData):
-        add_module(digest, source.function, "data.function")
+        add_module(digest, source.function, setting)
     return digest.hexdigest()
 
 
