@@ -36,6 +36,11 @@ class Endpoint(NamedTuple):
             raise ExperimentError(f"--endpoint: expected HOST:PORT, as torchrun's --rdzv-endpoint, got {text!r}")
         return Endpoint(host, int(port))
 
+    @property
+    def is_here_alone(self) -> bool:
+        """Whether no other machine could mean this one by it."""
+        return self.host == "localhost" or network.is_loopback(self.host)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
@@ -47,7 +52,7 @@ def findings_alone(own: Facts, experiment: Experiment, endpoint: Endpoint | None
         own: of this process.
     """
     launch = experiment.launch
-    several = (launch.nodes or 1) > 1 or (endpoint is not None and not network.is_loopback(endpoint.host))
+    several = (launch.nodes or 1) > 1 or (endpoint is not None and not endpoint.is_here_alone)
     found = [*_address(own, several)]
     if endpoint is not None:
         found += _endpoint(own, endpoint)

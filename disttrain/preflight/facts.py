@@ -184,7 +184,7 @@ def versions() -> dict[str, str]:
     found["torch"] = str(torch.__version__)  # with the build: 2.13.0+cu130
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and torch.distributed.is_nccl_available():
             from torch.cuda import nccl
 
             found["nccl"] = ".".join(map(str, nccl.version()))

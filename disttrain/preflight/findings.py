@@ -220,21 +220,32 @@ _LOOKS: tuple[Callable[[Sequence[Facts], Machines], Iterable[Finding]], ...] = (
 )  # fmt: skip
 
 
-def clocks(tries: Iterable[tuple[int, Try]]) -> dict[int, float]:
-    """Machine -> seconds by which its clock is ahead of machine 0's, as far as they have tried each other."""
-    found: dict[int, float] = {}
+class Ahead(NamedTuple):
+    """How far a machine's clock is ahead of that of machine 0."""
+
+    seconds: float
+    within: float
+
+
+def clocks(tries: Iterable[tuple[int, Try]]) -> dict[int, Ahead]:
+    """For each machine that has tried machine 0, or has been tried by it."""
+    found: dict[int, Ahead] = {}
     for machine, tried in tries:
         if tried.failed:
             continue
         if machine == 0:
-            found[tried.machine] = tried.clock
+            found[tried.machine] = Ahead(tried.clock, tried.seconds / 2)
         elif tried.machine == 0:
-            found.setdefault(machine, -tried.clock)
+            found.setdefault(machine, Ahead(-tried.clock, tried.seconds / 2))
     return found
 
 
 def _clocks(machines: Machines, tries: Sequence[tuple[int, Try]]) -> Iterable[Finding]:
-    apart = {machine: ahead for machine, ahead in sorted(clocks(tries).items()) if abs(ahead) > CLOCK_SECONDS}
+    apart = {
+        machine: ahead.seconds
+        for machine, ahead in sorted(clocks(tries).items())
+        if abs(ahead.seconds) - ahead.within > CLOCK_SECONDS
+    }
     if apart:
         each = ", ".join(
             f"that of {machines.name(machine)} is {abs(ahead):,.0f} s {'ahead' if ahead > 0 else 'behind'}"

@@ -163,7 +163,7 @@ class Meeting:
                 missing = [rank for rank in others if not self._notes.check([_facts_of(rank)])]
                 if late:
                     return missing
-                text = f"disttrain: {self._place} still waits for {self._named(missing)} to show up"
+                text = f"[preflight] {self._place} still waits for {self._named(missing)} to show up"
                 print(text, file=sys.stderr, flush=True)
                 self._said = True
             time.sleep(pause)

@@ -60,7 +60,7 @@ def reach_store(address: str, port: int, timeout: float, who: str, *, holds: boo
                 raise PeerError(f"{who} waited {timeout:g} s for rank 0: {problem}")
             raise ExperimentError(f"{who} does not reach rank 0: {problem}")
         if aloud and not said and now - began > _SECONDS_TO_SAY:
-            print(f"disttrain: {who} still waits for rank 0: {problem}", file=sys.stderr, flush=True)
+            print(f"[preflight] {who} still waits for rank 0: {problem}", file=sys.stderr, flush=True)
             said = True
         time.sleep(min(1.0, 0.02 + (now - began) / 10))
 

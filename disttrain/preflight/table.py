@@ -37,7 +37,7 @@ def print_json(report: Report) -> None:
     found = {
         "ranks": [{**asdict(rank), "settings": None} for rank in report.ranks],
         "tries": [{"from": machine, **asdict(tried)} for machine, tried in report.tries],
-        "clocks": {str(machine): seconds for machine, seconds in ahead.items()},
+        "clocks": {str(machine): clock.seconds for machine, clock in ahead.items()},
         "findings": [finding._asdict() for finding in report.found],
         "seconds": report.seconds,
     }
@@ -72,7 +72,7 @@ def _machines(report: Report) -> Table:
             *(size(facts.disks[name].free) if name in facts.disks else "" for name in disks),
             "" if shared is None else size(shared),
             facts.partitions.digest[:8] if facts.partitions else "",
-            "" if clock is None else f"{clock:+.3f} s",
+            "" if clock is None else f"{clock.seconds:+.3f} s",
         )
     return table
 
