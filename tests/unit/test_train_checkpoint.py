@@ -8,10 +8,12 @@ import os
 import pickle
 import shutil
 import signal
+from enum import Enum
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from disttrain.config import ExperimentError
 from disttrain.train import checkpoint as checkpoint_module
@@ -171,6 +173,29 @@ def test_metadata_cannot_run_anything(checkpoints: CheckpointDirectory, tmp_path
     with pytest.raises(TornCheckpoint, match="must not name"):
         checkpoints.read_tensors(name)
     assert not (tmp_path / "touched").exists()
+
+
+def test_metadata_as_an_older_python_writes_it(checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch):
+    """3.11.0 to 3.11.3 pickle the members of an Enum as attributes of it; no other attribute can be had that way."""
+    monkeypatch.setattr(Enum, "__reduce_ex__", lambda self, protocol: (getattr, (type(self), self._name_)))
+    name = checkpoints.save(1, TENSORS, {})
+    file = checkpoints.directory / name / ".metadata"
+    assert b"getattr" in file.read_bytes()
+    read = checkpoints.read_tensors(name)
+    assert read.keys() == TENSORS.keys()
+    assert all(torch.equal(read[key], TENSORS[key]) for key in TENSORS)
+    for what in ((_MEM_FORMAT_ENCODING, "__init__"), (_MEM_FORMAT_ENCODING, "mro"), (Metadata, "__init__")):
+        file.write_bytes(pickle.dumps(Attribute(*what)))
+        with pytest.raises(TornCheckpoint, match="must not name an attribute"):
+            checkpoints.read_tensors(name)
+
+
+class Attribute:
+    def __init__(self, *what: object) -> None:
+        self.what = what
+
+    def __reduce__(self):
+        return getattr, self.what
 
 
 def test_a_full_disk_is_said(checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch):
