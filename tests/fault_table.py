@@ -363,6 +363,18 @@ PREFLIGHT: dict[str, str] = {
 }
 """What the preflight says on one of two hosts; in `tests/cluster`."""
 
+ELASTIC: dict[str, str] = {
+    "a-machine-is-lost-and-the-others-go-on": r"resuming after step \d+",
+    "one-of-the-machines-is-told-to-stop": (
+        r"stopped by SIGTERM after step \d+; .*; of the machines, only \S+ was told to"
+    ),
+    "partitions-are-lost-with-their-machine": (
+        r"partitions? [\d, ]+ ?\(of 0 to 2\) of parts (is|are) on no machine of this job: .* on \S+, which made them"
+    ),
+    "the-machine-with-the-store-loses-power": r"the store that (rank 0|it asks)",
+}
+"""What is said where machines come and go; in `tests/cluster`."""
+
 ALL: dict[str, tuple[str, ...]] = {
     **{name: fault.says for name, fault in (PROCESSES | PROGRAMS | DISKS).items()},
     **{name: damage.says for name, damage in DAMAGES.items()},
@@ -370,5 +382,6 @@ ALL: dict[str, tuple[str, ...]] = {
     **{name: (said,) for name, said in ALONE.items()},
     **NETWORK,
     **{name: (said,) for name, said in PREFLIGHT.items()},
+    **{name: (said,) for name, said in ELASTIC.items()},
 }
 """What is said, by the fault's name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 from .. import data
 from ..config import EdgeType, Experiment, ExperimentError, GraphTask, OfGraphs, OgbData, PygData, edge_type_name
 from ..config.counted import counted
+from ..environment import may_restart
 from ..graph.files import MANIFEST
 from ..graph.graph import Graph
 from ..models import build_model
@@ -28,6 +30,8 @@ from .conflicts import graph_conflicts, refuse, world_conflicts
 from .halves import halves_conflicts
 from .partitions import checked_manifest, num_parts, partition_directory, prepare_graph
 from .trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["build", "describe_partition", "plan", "prepare_graph", "run"]
 
@@ -45,6 +49,8 @@ def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, 
     Raises:
         ExperimentError: on every rank, before anything is trained: the experiment does not fit the world or the graph.
     """
+    if world.is_lead and experiment.launch.min_nodes is not None and world.num_machines > 1 and not may_restart():
+        logger.warning("launch.min_nodes: a machine that is lost ends the job, since torchrun has no --max-restarts")
     started = time.perf_counter()
     about_graphs = isinstance(experiment.task, GraphTask)
     graph: Any = (prepare_collection if about_graphs else prepare_graph)(experiment, world)

@@ -15,7 +15,6 @@ from torch_geometric.data import HeteroData
 from .. import guard
 from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError
-from ..environment import may_restart
 from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
@@ -218,7 +217,8 @@ class Trainer:
         self.losses.add(loss, weight, num_seeds)
         if last:
             with self.clock.on_device("optimizer"):
-                self._set_learning_rate()
+                per_epoch = self.loaders["train"].num_steps
+                set_learning_rate(self.optimizer, self.settings, per_epoch, position, self.rate_factor)
                 self.losses.close(self.gradient.step())
             self.steps_here += 1
         self.seeds_here += batch.num_global_seeds
@@ -354,8 +354,6 @@ class Trainer:
         if self.saved.is_done() and (not resumed or self._finished()):
             return False
         self.saved.begin()
-        if self.world.is_lead and self.experiment.launch.min_nodes is not None and not may_restart():
-            logger.warning("launch.min_nodes: a machine that is lost ends the job, unless torchrun has --max-restarts")
         if resumed:
             self.epoch_steps = take_up(self.position, self.loaders["train"], self.settings)
             self.progress.say(f"resuming after step {self.position.step} (epoch {self.position.epoch + 1})")
@@ -372,10 +370,6 @@ class Trainer:
         self.progress.stop()
         if self.world.is_lead:
             show_summary(summary, self.progress.console)
-
-    def _set_learning_rate(self) -> None:
-        per_epoch = self.loaders["train"].num_steps
-        set_learning_rate(self.optimizer, self.settings, per_epoch, self.position, self.rate_factor)
 
     def _backward(self, loss: Tensor, weight: Tensor | float, num_seeds: int, num_global_seeds: int) -> None:
         try:

@@ -19,6 +19,7 @@ import torch
 from disttrain.train.checkpoint import CheckpointDirectory
 
 from ..agents import REPOSITORY
+from ..fault_table import ELASTIC
 from ..faults import nothing_torn
 from ..preloaded import Preloaded
 from .hosts import Host, hosts
@@ -26,8 +27,7 @@ from .jobs import EXPERIMENT, Agent, Job, events, lay_out, losses, set_pace, ste
 
 pytestmark = pytest.mark.cluster
 
-LOST = r"partitions? [\d, ]+ \(of 0 to 2\) of parts (is|are) on no machine of this job: .* on host-1, which made"
-PACE = 0.4
+PACE = 1.0
 """Seconds that a batch takes while something is done to the machines."""
 MARGIN = 45.0
 """Beyond what a time should be: others use this machine too."""
@@ -275,7 +275,7 @@ def test_the_machine_of_the_first_rank_is_lost_and_comes_back(outcomes: Outcomes
     print(f"two of three went on after {took:.0f} s")
     assert found == [("start", 3), ("resume", 2), ("resume", 3)]
     # train.timeout, three keep-alives of 2 s, the last call of 2 s, and the start of ranks.
-    assert took < 12 + 6 + 2 + MARGIN
+    assert took < 12 + 6 + 8 + MARGIN
     same_course(directory_of(outcomes, "three lose one"), directory_of(outcomes, "three"))
 
 
@@ -284,7 +284,7 @@ def test_a_machine_that_is_cut_off_is_done_without_and_joins_again(outcomes: Out
     the newest checkpoint; the other one's older directory does not count."""
     found = outcomes["cut off"][0].result()
     print(f"the other machine went on after {found['seconds']:.0f} s")
-    assert found["seconds"] < 12 + 6 + 2 + MARGIN
+    assert found["seconds"] < 12 + 6 + 8 + MARGIN
     survivor = found["places"][found["other"]]
     assert worlds(survivor) == [("start", 2), ("resume", 1), ("resume", 2)]
     assert "partitioning again" in found["said"]
@@ -297,19 +297,19 @@ def test_a_machine_that_is_cut_off_is_done_without_and_joins_again(outcomes: Out
 def test_parts_that_are_lost_are_named(outcomes: Outcomes) -> None:
     code, seconds, said = outcomes["lost parts"][0].result()
     print(f"over after {seconds:.0f} s")
-    assert code != 0 and seconds < 12 + 6 + 2 + 20 + MARGIN
-    assert re.search(LOST, said)
+    assert code != 0 and seconds < 12 + 6 + 8 + 20 + MARGIN
+    assert re.search(ELASTIC["partitions-are-lost-with-their-machine"], said), said
 
 
 def test_without_the_store_the_job_is_over(outcomes: Outcomes) -> None:
     code, seconds, said = outcomes["lost store"][0].result()
     print(f"over after {seconds:.0f} s")
     assert code != 0 and seconds < 12 + 80 + MARGIN
-    assert re.search(r"the store that (rank 0|it asks)", said), said
+    assert re.search(ELASTIC["the-machine-with-the-store-loses-power"], said), said
 
 
 def test_a_machine_that_is_told_to_stop_leaves_the_others_at_work(outcomes: Outcomes) -> None:
     _, found, said = outcomes["one stops"][0].result()
     assert found == [("start", 2), ("resume", 1)]
-    assert "was told to stop" in said
+    assert re.search(ELASTIC["one-of-the-machines-is-told-to-stop"], said), said
     same_course(directory_of(outcomes, "one stops"), directory_of(outcomes, "two"))
