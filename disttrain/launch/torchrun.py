@@ -8,8 +8,10 @@ from ..config import Launch
 
 JOIN_SECONDS = 600
 """So long, the machines wait for each other at the start."""
-LAST_CALL_SECONDS = 5
-"""So long, a job that may do with fewer machines waits for more once there are enough."""
+LAST_CALL_SECONDS = 30
+"""So long, a job that may do with fewer machines waits for more once there are enough: some start later."""
+ELASTIC_RESTARTS = 10
+"""Each loss of a machine costs one."""
 
 
 def torchrun_command(
@@ -40,11 +42,14 @@ def torchrun_command(
     rendezvous = {"is_host": is_host if isinstance(is_host, str) else int(is_host), "join_timeout": JOIN_SECONDS}
     if launch.min_nodes is not None:
         rendezvous["last_call_timeout"] = LAST_CALL_SECONDS
+    restarts = launch.max_restarts if max_restarts is None else max_restarts
+    if launch.min_nodes is not None:
+        restarts = restarts or ELASTIC_RESTARTS
     return [
         *(python, "-m", "torch.distributed.run"),
         f"--nnodes={most if launch.min_nodes is None else f'{launch.min_nodes}:{most}'}",
         f"--nproc-per-node={procs_per_node or launch.procs_per_node or 1}",
-        f"--max-restarts={launch.max_restarts if max_restarts is None else max_restarts}",
+        f"--max-restarts={restarts}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={endpoint}",
         f"--rdzv-id={run_id}",

@@ -169,3 +169,36 @@ def test_other_ranks_are_silent():
         progress.epoch(0, 100, 0)
         progress.say("nothing")
     assert out.getvalue() == ""
+
+
+def test_a_lock_that_a_lost_machine_of_the_job_has_left_is_waited_for_and_then_void(tmp_path: Path):
+    """The lock stays taken: as a file system keeps it for a machine that is gone."""
+    path = tmp_path / "run"
+    first = RunDirectory.open(path, job="mine")
+    for job, patience in (("", 0.0), ("another", 0.5), ("", 0.5)):
+        with pytest.raises(ExperimentError, match="is in use by process"):
+            RunDirectory.open(path, job, patience)
+    second = RunDirectory.open(path, "mine", 0.5)
+    assert second.token != first.token and second.token in (path / ".lock").read_text()
+    first.close()
+    with pytest.raises(ExperimentError, match="is in use by process"):
+        RunDirectory.open(path)
+    second.close()
+    RunDirectory.open(path).close()
+
+
+def test_a_job_without_a_name_takes_nothing_over(tmp_path: Path):
+    first = RunDirectory.open(tmp_path / "run", job="none")
+    with pytest.raises(ExperimentError, match="if its machine is gone, remove .*lock"):
+        RunDirectory.open(tmp_path / "run", "none", 0.2)
+    first.close()
+
+
+def test_figures_of_another_machine_are_not_cut_in_the_middle_of_a_line(tmp_path: Path):
+    """The checkpoint knew a file of as many bytes; this one has other lines."""
+    lines = [json.dumps({"event": "train", "step": step, "pad": "x" * 20}) + "\n" for step in range(1, 6)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    RunReport(tmp_path, length=len(lines[0]) * 3 + 7, step=3).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:3])
+    RunReport(tmp_path, length=len(lines[0]) * 2, step=2).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:2])
