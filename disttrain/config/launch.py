@@ -171,8 +171,8 @@ class Launch(Section):
     procs_per_node: PositiveInt | None = None
     """Ranks on each machine."""
     max_restarts: Annotated[int, Field(ge=0)] = 0
-    """As often, torchrun starts all ranks again from the last checkpoint when one has failed; with `min_nodes`, where the
-    loss of a machine costs one, 0 stands for 10."""
+    """As often, torchrun starts all ranks again from the last checkpoint when one has failed. With `min_nodes` the loss
+    of a machine costs one too, and 0 stands for 10."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Where the first machine waits for the others; null: one is chosen."""
     interface: Interface | None = None
