@@ -27,7 +27,7 @@ from .engine import IMAGE, Engine, base_image, build, cannot, context, engine
 pytestmark = pytest.mark.cluster
 
 SETTINGS = [
-    *("partition.dir=partitions", "train.device=cpu", "train.max_steps=40", "train.checkpoint.every_steps=5"),
+    *("partition.dir=partitions", "train.device=cpu", "train.max_steps=160", "train.checkpoint.every_steps=5"),
     *("train.log_every=1", "train.threads=1"),
 ]
 """A part of its first epoch, in the middle of which it is stopped."""
