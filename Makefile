@@ -38,7 +38,7 @@ format: env  ## write what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test-cluster: env  ## training over two hosts (network namespaces; needs root and iproute2)
+test-cluster: env  ## several hosts (network namespaces), a real Slurm, containers; needs root
 	tests/cluster/run.sh $(BIN)/python
 
 test-gpu: env  ## what needs a GPU; skips with a reason where there is none

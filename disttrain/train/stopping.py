@@ -22,6 +22,7 @@ def stop_here(trainer: Trainer) -> NoReturn:
         # An undisturbed run would not have averaged them here.
         each = trainer.statistics.of_shares()
         saved.save(trainer.all_seconds(), trainer.what("writing a checkpoint"), each=each)
+    saved.write("stop")  # for who looks at the run meanwhile: it is cut off again when the run goes on
     checkpoint = f"a checkpoint is in {saved.checkpoints.directory}, and the same command goes on from it"
     stopped = agree_to_stop(trainer.world, trainer.stop_request, f"after step {position.step}; {checkpoint}")
     trainer.progress.say(str(stopped))
