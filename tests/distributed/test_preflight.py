@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import HashStore  # pyright: ignore[reportAttributeAccessIssue]
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from disttrain.notes import Notes
 from disttrain.place import Place
