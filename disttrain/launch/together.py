@@ -148,7 +148,7 @@ def run_script(text: str, environment: dict[str, str] | None = None) -> int:
             ["bash", "-c", text, "disttrain"],
             env=environment,
             start_new_session=True,
-            preexec_fn=_hear_of_the_parents_death,
+            preexec_fn=_prepare,
         )
         with _handing_on(script):
             code = script.wait()
@@ -162,7 +162,7 @@ def _handing_on(script: subprocess.Popen[bytes]) -> Iterator[None]:
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup
+        if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, hand_on)
     try:
         yield
@@ -200,7 +200,10 @@ def _children() -> set[int]:
     return found
 
 
-def _hear_of_the_parents_death() -> None:
+def _prepare() -> None:
+    """Of the script's process: it hears of this one's death, and bash can trap what was not ignored when it began."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     _prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 

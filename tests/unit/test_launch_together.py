@@ -171,6 +171,20 @@ def test_who_wants_no_hangup_has_none(tmp_path: Path) -> None:
     assert not psutil.Process().children()
 
 
+def test_in_the_background_it_can_be_stopped_too(tmp_path: Path) -> None:
+    """Shells let what they start in the background ignore SIGINT."""
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"from disttrain.launch.together import run_script; sys.exit(run_script({job(LASTS)!r}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment) as process:
+        while not (tmp_path / "m1").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
 def test_what_it_needs_is_missed_before(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="`bash` is not installed here, which the script needs; --dry-run prints"):
         run_script(job("true"), {"PATH": str(tmp_path)})
