@@ -97,12 +97,12 @@ def facts(progress: Progress, note: Note | None, job: JobState | None) -> dict[s
 
 def state_of(progress: Progress, note: Note | None, job: JobState | None) -> str:
     """One word for it. The batch system knows best what waits and runs; the files know what is over."""
+    if job is not None and job.waits and progress.process is None:
+        return QUEUED
+    if progress.done:  # what goes on with a finished run removes the mark first
+        return DONE
     if (job is not None and job.runs) or progress.process is not None:
         return RUNNING
-    if job is not None and job.waits:
-        return QUEUED
-    if progress.done:
-        return DONE
     if progress.ended == "stop":
         return STOPPED
     if not progress.began:

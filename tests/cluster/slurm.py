@@ -55,7 +55,7 @@ ReturnToService=2
 SlurmdTimeout=30
 SlurmctldTimeout=30
 KillWait=30
-MinJobAge=600
+MinJobAge=86400
 MaxArraySize=1001
 SlurmdParameters=config_overrides
 NodeName=node[1-{nodes}] CPUs=16 RealMemory=8000 State=UNKNOWN

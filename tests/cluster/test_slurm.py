@@ -297,8 +297,8 @@ def test_what_is_refused_is_not_requeued(jobs: Jobs, submitted: dict[str, str]) 
 def test_what_sbatch_refuses_is_said(jobs: Jobs) -> None:
     said = jobs.refused("submit", "slurm", "tiny.yaml", "name=nowhere", "launch.slurm.partition=no-such")
     assert "invalid partition" in said and "there are main, urgent" in said
-    said = jobs.refused("submit", "slurm", "tiny.yaml", "name=nowhere", "launch.nodes=99")
-    assert "sbatch refused the job" in said and "see sinfo" in said
+    said = jobs.refused("submit", "slurm", "tiny.yaml", "name=nowhere", "launch.slurm.dependency=afterok:no-job")
+    assert "sbatch refused the job" in said and "ependency" in said
 
 
 def test_nothing_is_left(jobs: Jobs, submitted: dict[str, str]) -> None:
