@@ -32,7 +32,7 @@ task: {{kind: node_classification}}
 model: {{kind: custom, module: 'paced:model'}}
 sampling: {{fanout: [3, 2], batch_size: 8}}
 train:
-  {{epochs: 2, lr: 1e-2, timeout: {TIMEOUT:g}, threads: 1, log_every: 1, device: cpu, checkpoint: {{every_steps: 1}}}}
+  {{epochs: 4, lr: 1e-2, timeout: {TIMEOUT:g}, threads: 1, log_every: 1, device: cpu, checkpoint: {{every_steps: 1}}}}
 """
 
 MODEL = """\

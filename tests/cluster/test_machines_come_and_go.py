@@ -53,6 +53,11 @@ def worlds(directory: Path) -> list[tuple[str, int]]:
     return [(e["event"], e["nodes"]) for e in events(directory) if e["event"] in ("start", "resume")]
 
 
+def present(directory: Path) -> int:
+    """Machines that take part; a job may begin with fewer, when some are slow to start."""
+    return worlds(directory)[-1][1] if events(directory) else 0
+
+
 def train(
     server: Preloaded, directory: Path, number: int, count: int, change: Callable[..., Any] | None = None
 ) -> None:
@@ -102,7 +107,7 @@ def lose_the_first_rank(server: Preloaded, directory: Path, number: int) -> tupl
     with hosts(4, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
         job = Job(server, "2:3", (apart.address, None), arguments)
         agents = [job.join(host, directory) for host in made]
-        job.wait(lambda: steps(directory) >= 3, "three steps")
+        job.wait(lambda: present(directory) == 3 and steps(directory) >= 3, "three steps of three machines")
         holder = (directory / "runs" / "tiny" / ".lock").read_text()
         lost = next(host for host in made if host.name in holder)
         lost.lose_power()
@@ -125,6 +130,7 @@ def cut_off(server: Preloaded, directory: Path, number: int) -> dict[str, Any]:
     with hosts(3, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
         job = Job(server, "1:2", (apart.address, None), ["launch.nodes=2", "launch.min_nodes=1"])
         agents = [job.join(host, place) for host, place in zip(made, places, strict=True)]
+        job.wait(lambda: [present(place) for place in places] == [2, 2], "both machines")
         job.wait(lambda: min(steps(place) for place in places) >= 3, "three steps")
         first = next(k for k in (0, 1) if not (places[k] / "parts" / "holds.json").exists())
         other = 1 - first
@@ -165,7 +171,7 @@ def lose_the_parts(server: Preloaded, directory: Path, number: int) -> tuple[int
     with hosts(3, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
         job = Job(server, "1:2", (apart.address, None), arguments, restarts=1)
         agents = [job.join(host, place) for host, place in zip(made, places, strict=True)]
-        job.wait(lambda: steps(places[0]) >= 2, "two steps")
+        job.wait(lambda: present(places[0]) == 2 and steps(places[0]) >= 2, "two steps of two machines")
         made[0].lose_power()
         since = time.monotonic()
         (code_of_it,) = job.end([agents[1]])
@@ -180,7 +186,7 @@ def lose_the_store(server: Preloaded, directory: Path, number: int) -> tuple[int
         job = Job(server, "1:2", (made[0].address, made[0]), arguments)
         # Not forked: its guard is to know torchrun by its command.
         started = [job.join(host, directory, forked=False) for host in made]
-        job.wait(lambda: steps(directory) >= 2, "two steps")
+        job.wait(lambda: present(directory) == 2 and steps(directory) >= 2, "two steps of two machines")
         made[0].lose_power()
         since = time.monotonic()
         (code,) = job.end([started[1]])
@@ -193,7 +199,7 @@ def tell_one_to_stop(server: Preloaded, directory: Path, number: int) -> tuple[l
     with hosts(2, f"10.79.{number}") as made:
         job = Job(server, "1:2", (made[0].address, made[0]), ["launch.nodes=2", "launch.min_nodes=1"])
         agents = [job.join(host, directory) for host in made]
-        job.wait(lambda: steps(directory) >= 2, "two steps")
+        job.wait(lambda: present(directory) == 2 and steps(directory) >= 2, "two steps of two machines")
         agents[1].process.send_signal(15)
         (stopped,) = job.end([agents[1]])
         job.wait(lambda: worlds(directory)[-1] == ("resume", 1), "the other machine going on")
@@ -273,7 +279,7 @@ def test_what_lies_between_the_ranks_changes_nothing(name: str, other: str, outc
 def test_the_machine_of_the_first_rank_is_lost_and_comes_back(outcomes: Outcomes) -> None:
     took, found = outcomes["three lose one"][0].result()
     print(f"two of three went on after {took:.0f} s")
-    assert found == [("start", 3), ("resume", 2), ("resume", 3)]
+    assert found[-2:] == [("resume", 2), ("resume", 3)]
     # train.timeout, three keep-alives of 2 s, the last call of 20 s, and the start of ranks.
     assert took < 12 + 6 + 20 + MARGIN
     same_course(directory_of(outcomes, "three lose one"), directory_of(outcomes, "three"))
@@ -286,7 +292,7 @@ def test_a_machine_that_is_cut_off_is_done_without_and_joins_again(outcomes: Out
     print(f"the other machine went on after {found['seconds']:.0f} s")
     assert found["seconds"] < 12 + 6 + 20 + MARGIN
     survivor = found["places"][found["other"]]
-    assert worlds(survivor) == [("start", 2), ("resume", 1), ("resume", 2)]
+    assert worlds(survivor)[-2:] == [("resume", 1), ("resume", 2)]
     assert "partitioning again" in found["said"]
     for place in found["places"]:
         weights = last_weights(place)
@@ -310,6 +316,6 @@ def test_without_the_store_the_job_is_over(outcomes: Outcomes) -> None:
 
 def test_a_machine_that_is_told_to_stop_leaves_the_others_at_work(outcomes: Outcomes) -> None:
     _, found, said = outcomes["one stops"][0].result()
-    assert found == [("start", 2), ("resume", 1)]
+    assert found[-1] == ("resume", 1)
     assert re.search(ELASTIC["one-of-the-machines-is-told-to-stop"], said), said
     same_course(directory_of(outcomes, "one stops"), directory_of(outcomes, "two"))
