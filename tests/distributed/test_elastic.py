@@ -56,6 +56,7 @@ def experiment(directory: str, name: str, nodes: int, settings: dict[str, Any]) 
         "sampling": {"batch_size": 6, **({} if about_graphs else {"fanout": [3, 2]}), **settings.get("sampling", {})},
         "train": {
             "epochs": 2, "log_every": 1, "threads": 1, "device": "cpu", "timeout": 60, **settings.get("train", {}),
+            "checkpoint": {"every_steps": 1 if "elastic" in settings.get("train", {}) else None},
         },
         "launch": {"nodes": nodes, "min_nodes": 1},
     }  # fmt: skip
