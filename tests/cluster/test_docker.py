@@ -31,7 +31,7 @@ SETTINGS = [
     *("train.log_every=1", "train.threads=1"),
 ]
 """A part of its first epoch, in the middle of which it is stopped."""
-MOST_BYTES = 1_600_000_000
+MOST_BYTES = 1_700_000_000
 
 
 @pytest.fixture(scope="module")
