@@ -5,6 +5,7 @@
 # 2 containers, one on each host.
 # Ctrl-C, SIGTERM and SIGHUP stop all of them, with a checkpoint; from that, the same again goes on. When one
 # fails, the others are stopped. The exit code is that of the first that failed.
+job=disttrain-$HOSTNAME-$$-$(date +%s)
 ssh=(ssh -n -oBatchMode=yes -oConnectTimeout=20 -oServerAliveInterval=20 -oServerAliveCountMax=3 --)
 hosts=(user@host1 user@host2)
 
@@ -19,6 +20,10 @@ on() {  # machine, command: on its host
     "${ssh[@]}" "$host" "$(words "$@")"
 }
 
+container() {  # machine: what this job has started for it, and no container of that name that another one has
+    on "$1" docker ps --all --quiet --filter "label=disttrain.job=$job-$1"
+}
+
 processes=()  # of the machines, in their order; empty of one that has ended
 
 start() {  # in a session of its own: the terminal's Ctrl-C comes to this script only, and once
@@ -27,13 +32,13 @@ start() {  # in a session of its own: the terminal's Ctrl-C comes to this script
 }
 
 stop() {  # machine, process: with a checkpoint
-    until on "$1" docker stop -t 60 "disttrain-experiment-$1"; do  # which may not be there yet
+    until on "$1" docker stop -t 60 $(container "$1"); do  # which may not be there yet
         [ "$2" ] && kill -0 "$2" && sleep 1 || break
     done
 }
 
 kill_now() {  # machine, process
-    on "$1" docker rm --force "disttrain-experiment-$1"
+    on "$1" docker rm --force $(container "$1")
     [ -z "$2" ] || kill -KILL -- "-$2"
 }
 
@@ -107,19 +112,19 @@ start "${ssh[@]}" user@host1 \
     docker run --rm --init --name=disttrain-experiment-1 --network=host --user=1000:1000 --shm-size=8589934592b \
         --stop-timeout=60 --workdir=/shared/project --mount=type=bind,source=/shared/project,target=/shared/project \
         --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
-        --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 disttrain:cpu python -m torch.distributed.run --nnodes=2 \
-        --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d --rdzv-endpoint=host1:22298 \
-        --rdzv-id=disttrain-experiment --rdzv-conf=is_host=1,join_timeout=600 --local-addr=host1 -m disttrain \
-        experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' launch.docker.directory=/shared/project \
-        launch.docker.user=1000:1000)"
+        --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --label=disttrain.job="$job-1" disttrain:cpu python -m \
+        torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
+        --rdzv-endpoint=host1:22298 --rdzv-id="$job" --rdzv-conf=is_host=1,join_timeout=600 --local-addr=host1 -m \
+        disttrain experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' \
+        launch.docker.directory=/shared/project launch.docker.user=1000:1000)"
 start "${ssh[@]}" user@host2 \
     "$(words \
     docker run --rm --init --name=disttrain-experiment-2 --network=host --user=1000:1000 --shm-size=8589934592b \
         --stop-timeout=60 --workdir=/shared/project --mount=type=bind,source=/shared/project,target=/shared/project \
         --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
-        --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 disttrain:cpu python -m torch.distributed.run --nnodes=2 \
-        --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d --rdzv-endpoint=host1:22298 \
-        --rdzv-id=disttrain-experiment --rdzv-conf=is_host=0,join_timeout=600 --local-addr=host2 -m disttrain \
-        experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' launch.docker.directory=/shared/project \
-        launch.docker.user=1000:1000)"
+        --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --label=disttrain.job="$job-2" disttrain:cpu python -m \
+        torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
+        --rdzv-endpoint=host1:22298 --rdzv-id="$job" --rdzv-conf=is_host=0,join_timeout=600 --local-addr=host2 -m \
+        disttrain experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' \
+        launch.docker.directory=/shared/project launch.docker.user=1000:1000)"
 supervise

@@ -5,6 +5,7 @@
 # Ctrl-C, SIGTERM and SIGHUP stop all of them, with a checkpoint; from that, the same again goes on. When one
 # fails, the others are stopped. The exit code is that of the first that failed.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+job=disttrain-$HOSTNAME-$$-$(date +%s)
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])') || exit
 
 processes=()  # of the machines, in their order; empty of one that has ended
@@ -88,9 +89,9 @@ trap 'hear 129' HUP
 trap : PIPE  # nobody reads what this script says any more
 
 start python -m torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
-    --rdzv-endpoint=localhost:"$port" --rdzv-id=disttrain --rdzv-conf=is_host=1,join_timeout=600 \
-    --local-addr=localhost -m disttrain experiment.yaml launch.nodes=2
+    --rdzv-endpoint=localhost:"$port" --rdzv-id="$job" --rdzv-conf=is_host=1,join_timeout=600 --local-addr=localhost \
+    -m disttrain experiment.yaml launch.nodes=2
 start python -m torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
-    --rdzv-endpoint=localhost:"$port" --rdzv-id=disttrain --rdzv-conf=is_host=0,join_timeout=600 \
-    --local-addr=localhost -m disttrain experiment.yaml launch.nodes=2
+    --rdzv-endpoint=localhost:"$port" --rdzv-id="$job" --rdzv-conf=is_host=0,join_timeout=600 --local-addr=localhost \
+    -m disttrain experiment.yaml launch.nodes=2
 supervise

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from ..config import Experiment, ExperimentError, Launch
 from ..config.counted import counted
 from ..config.docker import Mount
-from .local import ABOUT_ENDS, about_command
+from .local import ABOUT_ENDS, JOB, NAME_OF_JOB, about_command
 from .request import Request
 from .shell import Shell, shell_command, shell_words
 from .together import run_script, together_script
@@ -36,6 +36,11 @@ on() {  # machine, command: on its host
     shift
     "${ssh[@]}" "$host" "$(words "$@")"
 }"""
+
+_CONTAINER = """
+container() {{  # machine: what this job has started for it, and no container of that name that another one has
+    {on_host}docker ps --all --quiet --filter "label=disttrain.job=$job-$1"
+}}"""
 
 
 def submit(request: Request) -> int:
@@ -80,6 +85,7 @@ def render(request: Request, directory: str, user: str) -> str:
     for machine, address in enumerate(addresses):
         command = [
             *_docker_run(launch, f"{name}-{machine + 1}", directory, docker.user or user),
+            Shell(f'--label=disttrain.job="$job-{machine + 1}"'),
             *([f"--gpus={gpus[machine]}"] if gpus else []),
             *docker.options,
             docker.image,
@@ -91,7 +97,7 @@ def render(request: Request, directory: str, user: str) -> str:
                 local_address=address,
                 nodes=nodes,
                 procs_per_node=ranks,
-                run_id=name,
+                run_id=JOB,
                 python=launch.python or "python",
             ),
         ]
@@ -100,10 +106,11 @@ def render(request: Request, directory: str, user: str) -> str:
             command = [Shell('"${ssh[@]}"'), docker.hosts[machine], sent]
         machines.append(command)
 
-    prepare, on_host = [], ""
+    prepare, on_host = [NAME_OF_JOB], ""
     if docker.hosts:
         ssh, hosts = (" ".join(shell_words(words)) for words in ([*_SSH, *docker.ssh, "--"], docker.hosts))
-        prepare, on_host = [f"ssh=({ssh})", f"hosts=({hosts})", _ON_HOSTS], 'on "$1" '
+        prepare, on_host = [NAME_OF_JOB, f"ssh=({ssh})", f"hosts=({hosts})", _ON_HOSTS], 'on "$1" '
+    prepare.append(_CONTAINER.format(on_host=on_host))
     return together_script(
         [
             *about_command("docker", request),
@@ -114,11 +121,11 @@ def render(request: Request, directory: str, user: str) -> str:
         prepare,
         machines,
         stop=[
-            f'until {on_host}docker stop -t {docker.stop_seconds} "{name}-$1"; do  # which may not be there yet',
+            f'until {on_host}docker stop -t {docker.stop_seconds} $(container "$1"); do  # which may not be there yet',
             '    [ "$2" ] && kill -0 "$2" && sleep 1 || break',
             "done",
         ],
-        kill=[f'{on_host}docker rm --force "{name}-$1"', '[ -z "$2" ] || kill -KILL -- "-$2"'],
+        kill=[f'{on_host}docker rm --force $(container "$1")', '[ -z "$2" ] || kill -KILL -- "-$2"'],
         needed=launch.min_nodes or nodes,
         grace=docker.stop_seconds + 30,
     )
@@ -202,15 +209,28 @@ def _num_machines(experiment: Experiment) -> int:
 
 def _refuse_unseen(request: Request, directory: str) -> None:
     """Raises:
-    ExperimentError: the experiment's file is in no folder that the containers see.
+    ExperimentError: the experiment's file is in no folder that the containers see, or what the run writes would be gone
+        with its container.
     """
-    path = PurePosixPath(os.path.normpath(PurePosixPath(directory, request.path)))
     docker = request.experiment.launch.docker
-    seen = [directory, *(mount.target or mount.source for mount in docker.mounts)]
-    if not any(path.is_relative_to(folder) for folder in seen):
+    seen = {directory: False, **{mount.target or mount.source: mount.read_only for mount in docker.mounts}}
+
+    def within(path: str) -> str | None:
+        whole = PurePosixPath(os.path.normpath(PurePosixPath(directory, path)))
+        return max((folder for folder in seen if whole.is_relative_to(folder)), key=len, default=None)
+
+    if within(request.path) is None:
         raise ExperimentError(
             f"{request.path} is not to be seen in the containers, which see {', '.join(seen)}: submit from a folder "
             "above it, or add its folder to launch.docker.mounts"
+        )
+    run = request.experiment.directory
+    folder = within(run)
+    if folder is None or seen[folder]:
+        raise ExperimentError(
+            f"run_dir: {run} would be "
+            + (f"in {folder}, which the containers may only read" if folder else "gone with the containers")
+            + f", which see {', '.join(seen)}: name a folder below one of these, or add its own to launch.docker.mounts"
         )
 
 

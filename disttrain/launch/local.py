@@ -21,6 +21,10 @@ _GRACE_SECONDS = 45
 _FREE_PORT = """\
 port=$({python} -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])') || exit"""
 
+NAME_OF_JOB = "job=disttrain-$HOSTNAME-$$-$(date +%s)"
+"""Another one each time: a job that may lose machines takes over from one of its own name."""
+JOB = Shell("$job")
+
 ABOUT_ENDS = (
     "Ctrl-C, SIGTERM and SIGHUP stop all of them, with a checkpoint; from that, the same again goes on. When one",
     "fails, the others are stopped. The exit code is that of the first that failed.",
@@ -58,7 +62,13 @@ def render(request: Request, python: str = "python", gpus: Sequence[str] = ()) -
     for machine in range(nodes):
         endpoint = f"localhost:{launch.port or 0}"
         command = torchrun_command(
-            launch, request.program, endpoint=endpoint, is_host=machine == 0, local_address="localhost", python=python
+            launch,
+            request.program,
+            endpoint=endpoint,
+            is_host=machine == 0,
+            local_address="localhost",
+            run_id=JOB,
+            python=python,
         )
         if launch.port is None:
             where = command.index(f"--rdzv-endpoint={endpoint}")
@@ -67,7 +77,7 @@ def render(request: Request, python: str = "python", gpus: Sequence[str] = ()) -
     ranks = counted(launch.procs_per_node or 1, "rank")
     exports = ["export", Shell("OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}")]
     exports += [f"{name}={value}" for name, value in torchrun_environment(launch).items()]
-    prepare = [*launch.setup, shell_command(exports)]
+    prepare = [*launch.setup, shell_command(exports), NAME_OF_JOB]
     if launch.port is None:
         prepare.append(_FREE_PORT.format(python=shell_command([python])))
     return together_script(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config import Launch
+from .shell import Shell
 
 JOIN_SECONDS = 600
 """So long, the machines wait for each other at the start."""
@@ -52,7 +53,7 @@ def torchrun_command(
         f"--max-restarts={restarts}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={endpoint}",
-        f"--rdzv-id={run_id}",
+        Shell(f'--rdzv-id="{run_id}"') if isinstance(run_id, Shell) else f"--rdzv-id={run_id}",
         f"--rdzv-conf={','.join(f'{key}={value}' for key, value in rendezvous.items())}",
         *([] if local_address is None else [f"--local-addr={local_address}"]),
         *program,

@@ -111,12 +111,22 @@ import os, sys, time
 fake, words, host = os.environ["FAKE"], sys.argv[1:], os.environ.get("FAKE_HOST", "here")
 if words[0] == "run":
     name = next(word for word in words if word.startswith("--name=")).removeprefix("--name=")
+    if os.path.exists(f"{fake}/run-{name}"):
+        sys.exit(125)
     with open(f"{fake}/.run-{name}", "wb") as file:
         file.write("\\0".join([host, *words]).encode("utf-8", "surrogateescape"))
     os.rename(f"{fake}/.run-{name}", f"{fake}/run-{name}")
     while not os.path.exists(f"{fake}/exit-{name}"):
         time.sleep(0.05)
     sys.exit(int(open(f"{fake}/exit-{name}").read()))
+if words[0] == "ps":
+    label = words[-1].removeprefix("label=").encode()
+    runs = [name for name in os.listdir(fake) if name.startswith("run-")]
+    with_it = [name for name in runs if b"--label=" + label in open(f"{fake}/{name}", "rb").read().split(b"\\0")]
+    print(*(name.removeprefix("run-") for name in with_it))
+    sys.exit()
+if len(words) < {"stop": 4, "rm": 3}[words[0]]:
+    sys.exit(1)
 name = words[-1]
 with open(f"{fake}/{words[0]}-{name}", "ab") as file:
     file.write(("\\0".join([host, *words]) + "\\n").encode())
@@ -174,8 +184,12 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 def test_every_word_arrives_byte_for_byte(hosts: Hosts) -> None:
     job = hosts.submit(request(TWO_HOSTS, words=ODD))
     hosts.wait_for("run-disttrain-tiny-1", "run-disttrain-tiny-2")
+    jobs: set[str] = set()
     for machine, host in enumerate(("me@gpu-1", "gpu-2.example")):
-        assert hosts.words(f"run-disttrain-tiny-{machine + 1}") == [
+        found = hosts.words(f"run-disttrain-tiny-{machine + 1}")
+        job_id = next(word for word in found if word.startswith("--rdzv-id=")).removeprefix("--rdzv-id=")
+        jobs.add(job_id)
+        assert found == [
             host, "run", "--rm", "--init", f"--name=disttrain-tiny-{machine + 1}", "--network=host", "--user=1000:1000",
             "--shm-size=8589934592b", "--stop-timeout=60", f"--workdir={DIRECTORY}",
             f"--mount=type=bind,source={DIRECTORY},target={DIRECTORY}",
@@ -184,12 +198,14 @@ def test_every_word_arrives_byte_for_byte(hosts: Hosts) -> None:
             "--mount=type=volume,source=disttrain-code,target=/var/cache/disttrain",
             "--env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "--env=GLOO_SOCKET_IFNAME=ens5",
             "--env=NCCL_SOCKET_IFNAME=ens5", "--env=NCCL_DEBUG=INFO",
-            '--env=NOTE=it\'s "quoted", with spaces', "--gpus=all", "--ulimit=memlock=-1",
+            '--env=NOTE=it\'s "quoted", with spaces', f"--label=disttrain.job={job_id}-{machine + 1}", "--gpus=all",
+            "--ulimit=memlock=-1",
             "registry/disttrain:cuda", "python", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=4",
-            "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=gpu-1:26557", "--rdzv-id=disttrain-tiny",
+            "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=gpu-1:26557", f"--rdzv-id={job_id}",
             f"--rdzv-conf=is_host={int(machine == 0)},join_timeout=600",
             f"--local-addr={('gpu-1', 'gpu-2.example')[machine]}", "-m", "disttrain", "experiment.yaml", *ODD,
         ]  # fmt: skip
+    assert len(jobs) == 1
     for container in ("disttrain-tiny-1", "disttrain-tiny-2"):
         hosts.end(container, 0)
     assert job.communicate(timeout=60)[1] == ""
@@ -207,6 +223,21 @@ def test_a_container_that_fails_ends_the_others(hosts: Hosts) -> None:
     assert job.returncode == 7
     stopped = (hosts.place / "stop-disttrain-tiny-1").read_text().splitlines()
     assert stopped == ["\0".join(["me@gpu-1", "stop", "-t", "60", "disttrain-tiny-1"])]
+
+
+def test_a_second_job_of_that_name_leaves_the_first_one_alone(hosts: Hosts) -> None:
+    first = hosts.submit(request(TWO_HOSTS))
+    hosts.wait_for("run-disttrain-tiny-1", "run-disttrain-tiny-2")
+    second = hosts.submit(request(TWO_HOSTS))
+    assert "ended with exit code 125" in second.communicate(timeout=60)[1]
+    assert second.returncode == 125
+    assert first.poll() is None and not list(hosts.place.glob("stop-*"))
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert sorted(path.name for path in hosts.place.glob("stop-*")) == [
+        "stop-disttrain-tiny-1",
+        "stop-disttrain-tiny-2",
+    ]
 
 
 @pytest.mark.parametrize("text", [TWO_HOSTS, "launch: {nodes: 2, docker: {network: mine}}"])
@@ -266,11 +297,24 @@ def test_gpus_of_containers() -> None:
         ("launch: {nodes: 2, docker: {network: bridge}}", "e.yaml", "docker network create NAME"),
         ("launch: {docker: {mounts: [{source: /data}]}}", "/other/e.yaml", "not to be seen .* which see /p, /data:"),
         ("", "../e.yaml", "submit from a folder above it"),
+        ("run_dir: /scratch/run", "e.yaml", "run_dir: /scratch/run would be gone with the containers, which see /p:"),
+        ("run_dir: ../run", "e.yaml", "gone with the containers"),
+        (
+            "run_dir: /data/run\nlaunch: {docker: {mounts: [{source: /data, read_only: true}]}}",
+            "e.yaml",
+            "run_dir: /data/run would be in /data, which the containers may only read",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(text: str, path: str, says: str) -> None:
     with pytest.raises(ExperimentError, match=says):
         render(request(text, path=path), "/p", "1:2")
+
+
+def test_a_run_directory_on_a_mount_will_do() -> None:
+    mounts = "[{source: /data, read_only: true}, {source: /mnt/runs, target: /data/runs}]"
+    made = render(request(f"run_dir: /data/runs/a\nlaunch: {{docker: {{mounts: {mounts}}}}}"), "/p", "1:2")
+    assert "source=/mnt/runs,target=/data/runs" in made
 
 
 @pytest.mark.parametrize(

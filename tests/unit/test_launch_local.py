@@ -56,14 +56,18 @@ def test_every_word_arrives_as_it_is(tmp_path: Path) -> None:
         "launch={nodes: 2, procs_per_node: 3, max_restarts: 1, env: {NOTE: 'it''s $HOME'}, setup: [export SET_UP=yes]}",
         "name=a 'run' of $HOME",
     )
+    jobs: set[str] = set()
     for machine, words in enumerate(agents(request(*overrides, path="it's mine.yaml", fresh=True), tmp_path)):
+        job = next(word for word in words if word.startswith("--rdzv-id=disttrain-"))
+        jobs.add(job)
         assert words == [
             "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=3", "--max-restarts=1",
-            "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:4711", "--rdzv-id=disttrain",
+            "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:4711", job,
             f"--rdzv-conf=is_host={int(machine == 0)},join_timeout=600", "--local-addr=localhost", "-m", "disttrain",
             "it's mine.yaml", *overrides, "--fresh",
             "NOTE=it's $HOME", "SET_UP=yes", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=None",
         ]  # fmt: skip
+    assert len(jobs) == 1
 
 
 def test_each_machine_has_gpus_of_its_own(tmp_path: Path) -> None:

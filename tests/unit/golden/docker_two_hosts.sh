@@ -4,6 +4,7 @@
 # 2 containers, one on each host.
 # Ctrl-C, SIGTERM and SIGHUP stop all of them, with a checkpoint; from that, the same again goes on. When one
 # fails, the others are stopped. The exit code is that of the first that failed.
+job=disttrain-$HOSTNAME-$$-$(date +%s)
 ssh=(ssh -n -oBatchMode=yes -oConnectTimeout=20 -oServerAliveInterval=20 -oServerAliveCountMax=3 -p 2222 --)
 hosts=(me@gpu-1 gpu-2.example)
 
@@ -18,6 +19,10 @@ on() {  # machine, command: on its host
     "${ssh[@]}" "$host" "$(words "$@")"
 }
 
+container() {  # machine: what this job has started for it, and no container of that name that another one has
+    on "$1" docker ps --all --quiet --filter "label=disttrain.job=$job-$1"
+}
+
 processes=()  # of the machines, in their order; empty of one that has ended
 
 start() {  # in a session of its own: the terminal's Ctrl-C comes to this script only, and once
@@ -26,13 +31,13 @@ start() {  # in a session of its own: the terminal's Ctrl-C comes to this script
 }
 
 stop() {  # machine, process: with a checkpoint
-    until on "$1" docker stop -t 60 "disttrain-tiny-$1"; do  # which may not be there yet
+    until on "$1" docker stop -t 60 $(container "$1"); do  # which may not be there yet
         [ "$2" ] && kill -0 "$2" && sleep 1 || break
     done
 }
 
 kill_now() {  # machine, process
-    on "$1" docker rm --force "disttrain-tiny-$1"
+    on "$1" docker rm --force $(container "$1")
     [ -z "$2" ] || kill -KILL -- "-$2"
 }
 
@@ -110,9 +115,9 @@ start "${ssh[@]}" me@gpu-1 \
         '--mount=type=bind,"source=/mnt/it'"'"'s ""shared""","target=/mnt/it'"'"'s ""shared"""' \
         --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
         --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --env=GLOO_SOCKET_IFNAME=ens5 --env=NCCL_SOCKET_IFNAME=ens5 \
-        --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --gpus=all --ulimit=memlock=-1 \
-        registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 --max-restarts=3 \
-        --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id=disttrain-tiny \
+        --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --label=disttrain.job="$job-1" --gpus=all \
+        --ulimit=memlock=-1 registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 \
+        --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id="$job" \
         --rdzv-conf=is_host=1,join_timeout=600 --local-addr=gpu-1 -m disttrain experiment.yaml train.lr=0.01 \
         'data.root=/data/own files' --fresh)"
 start "${ssh[@]}" gpu-2.example \
@@ -124,9 +129,9 @@ start "${ssh[@]}" gpu-2.example \
         '--mount=type=bind,"source=/mnt/it'"'"'s ""shared""","target=/mnt/it'"'"'s ""shared"""' \
         --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
         --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --env=GLOO_SOCKET_IFNAME=ens5 --env=NCCL_SOCKET_IFNAME=ens5 \
-        --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --gpus=all --ulimit=memlock=-1 \
-        registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 --max-restarts=3 \
-        --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id=disttrain-tiny \
+        --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --label=disttrain.job="$job-2" --gpus=all \
+        --ulimit=memlock=-1 registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 \
+        --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id="$job" \
         --rdzv-conf=is_host=0,join_timeout=600 --local-addr=gpu-2.example -m disttrain experiment.yaml train.lr=0.01 \
         'data.root=/data/own files' --fresh)"
 supervise
