@@ -117,7 +117,17 @@ class Container(Section):
     mounts: tuple[Line, ...] = ()
     """Further folders, `from:to`."""
     options: tuple[Line, ...] = ()
-    """Further words for `apptainer exec` or srun, one each: `--cleanenv`."""
+    """Further words for `apptainer exec` or srun, one each: `--writable-tmpfs`."""
+
+    @model_validator(mode="after")
+    def _environment_passes(self) -> Container:
+        without = [word for word in self.options if word in ("-e", "--cleanenv", "-C", "--containall")]
+        if self.runtime == "apptainer" and without:
+            raise ValueError(
+                f"options: with {without[0]}, ranks would not hear from the environment where they meet, nor have "
+                "launch.env; unset in launch.setup what they are not to have"
+            )
+        return self
 
 
 class Slurm(Section):

@@ -83,6 +83,8 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
     path, overrides, point = arguments.experiment, arguments.overrides, arguments.point
     experiment = read_experiment(path, overrides) if point is None else read_point(path, overrides, point)
+    if point is not None:
+        point = Path(experiment.directory).name  # it may have been given by its number
     for line in ignored_settings(experiment):
         print(f"disttrain: warning: {line}", file=sys.stderr, flush=True)
     request = Request(experiment, path, tuple(overrides), fresh=arguments.fresh, dry_run=arguments.dry_run, point=point)

@@ -30,6 +30,12 @@ class JobState(NamedTuple):
         return self.state in _RUNNING
 
 
+def job_words(job: str) -> list[str]:
+    """Words of a command of Slurm about a job, which may be one of another cluster: `12;cluster`, as sbatch says."""
+    number, _, cluster = job.partition(";")
+    return [*([f"--clusters={cluster}"] if cluster else []), number]
+
+
 FORGOTTEN = JobState("", "Slurm has forgotten it")
 """As it does minutes after the end."""
 
@@ -37,9 +43,14 @@ FORGOTTEN = JobState("", "Slurm has forgotten it")
 def job_states(job: str) -> dict[int | None, JobState] | None:
     """By the number of the task in its array; a job that is none has the one of None. What Slurm has forgotten is
     missing. None: Slurm does not answer."""
+    *cluster, number = job_words(job)
     try:
         done = subprocess.run(
-            ["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True, timeout=SECONDS, check=False
+            ["scontrol", *cluster, "--oneliner", "show", "job", number],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -80,6 +91,7 @@ def refuse_second(job: str, directory: str) -> None:
     alive = [state for state in (job_states(job) or {}).values() if state.waits or state.runs]
     if alive:
         raise ExperimentError(
-            f"job {job} of the run directory {directory} is {alive[0].state}: end it with `scancel {job}`, or give "
+            f"job {job} of the run directory {directory} is {alive[0].state}: end it with "
+            f"`scancel {' '.join(job_words(job))}`, or give "
             "this run another name or run_dir"
         )

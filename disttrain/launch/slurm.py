@@ -13,7 +13,7 @@ from ..config import ExperimentError
 from ..config.file import SweepPoint, read_points
 from .note import Note, read_note, write_note
 from .progress import read_progress
-from .queue import refuse_second
+from .queue import job_words, refuse_second
 from .request import Request
 from .results import note_sweep
 from .slurm_script import render
@@ -65,15 +65,19 @@ def submit(request: Request) -> int:
     if points:
         note_sweep(experiment, points)
     job = _sbatch(str(file))
-    output = str(directory / (f"slurm-{job}_*.out" if points else f"slurm-{job}.out"))
-    write_note(directory, Note("slurm", job, output))
+    *cluster, number = job_words(job)
+    output = str(directory / (f"slurm-{number}_*.out" if points else f"slurm-{number}.out"))
+    try:
+        write_note(directory, Note("slurm", job, output))
+    except OSError as error:
+        print(f"warning: the job is not noted in {directory}, for `disttrain status`: {error}", file=sys.stderr)
     print(f"job {job}" + (f": {len(left)} of {len(points)} points of a sweep" if points else ""))
     for command, what in (
-        (["squeue", "--job", job], "where it stands in the queue"),
+        (["squeue", *cluster, "--job", number], "where it stands in the queue"),
         (["disttrain", "status", str(directory)], "how far it is"),
         (["tail", "-F", output], "what it says"),
         (["touch", f"{directory}/STOP"], "stop it, with a checkpoint; submit it again to go on"),
-        (["scancel", job], "end it"),
+        (["scancel", *cluster, number], "end it"),
     ):
         if not (points and command[0] == "touch"):
             print(f"  {shlex.join(command) if '*' not in command[-1] else _with_pattern(command)}  # {what}")
@@ -88,7 +92,7 @@ def _with_pattern(command: list[str]) -> str:
 
 
 def _sbatch(script: str) -> str:
-    """The number of the job."""
+    """The number of the job, and after a semicolon its cluster, if that is another one."""
     try:
         done = subprocess.run(
             ["sbatch", "--parsable", "--", script], capture_output=True, text=True, timeout=SECONDS, check=False
@@ -97,10 +101,15 @@ def _sbatch(script: str) -> str:
         raise ExperimentError(
             f"sbatch did not answer within {SECONDS:g} s: is Slurm's controller well? (sinfo)"
         ) from error
-    found = re.match(r"(\d+)(;\S+)?\s*$", done.stdout)
-    if done.returncode != 0 or found is None:
+    if done.returncode != 0:
         raise ExperimentError(f"sbatch refused the job:\n{(done.stderr or done.stdout).strip()}{_hint(done.stderr)}")
-    return found[1]
+    sys.stderr.write(done.stderr)
+    found = re.findall(r"^(\d+(?:;\S+)?)\s*$", done.stdout, re.MULTILINE)  # a site's plugins may say more before it
+    if not found:
+        raise ExperimentError(
+            f"sbatch has taken the job, but did not say its number (see `squeue --me`):\n{done.stdout.strip()}"
+        )
+    return found[-1]
 
 
 def _hint(said: str) -> str:

@@ -29,7 +29,7 @@ def render(
     Args:
         path: of the YAML file, as the ranks are to read it; from the folder that the job is submitted from.
         overrides: likewise.
-        fresh: begin anew, in the first attempt.
+        fresh: begin anew, once.
         point: the experiment is this point of a sweep.
         points: of a sweep, those that are still to be run, by their numbers; each is a task of a job array.
 
@@ -125,18 +125,26 @@ def _what(
     own = shlex.quote(f"run_dir={_as_yaml(whole)}")
     lines = []
     if points is None:
-        lines += [f"run_dir={shlex.quote(directory)}", f'arguments=({" ".join(words)} "$@" {own})']
+        lines += [
+            "this_job=$SLURM_JOB_ID",
+            f"run_dir={shlex.quote(directory)}",
+            f'arguments=({" ".join(words)} "$@" {own})',
+        ]
     else:
         listed = [f"  [{number}]={shlex.quote(name)}" for number, name in sorted(points.items())]
         lines += [
             "# The points of the sweep; each task of the array is one.",
             *("points=(", *listed, ")"),
             "point=${points[$SLURM_ARRAY_TASK_ID]}",
+            "this_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID  # of one task, SLURM_JOB_ID stands for all of them",
             f"run_dir={shlex.quote(directory)}/$point",
             f'arguments=({" ".join(words)} "$@" {own} --point "$point")',
         ]
     if fresh:
-        lines.append('[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || arguments+=(--fresh)')
+        lines += [
+            "arguments+=(--fresh)  # once, however often this job is requeued: the run directory notes its name",
+            'export DISTTRAIN_JOB="slurm $SLURM_CLUSTER_NAME $this_job"',
+        ]
     return "\n".join([*lines, 'mkdir -p -- "$run_dir" || exit'])
 
 
@@ -202,9 +210,10 @@ _STOPPING = """\
 # With USR1 or TERM Slurm says that the time is nearly over, that others need the nodes, or that somebody used scancel.
 # The file STOP asks the ranks to write a checkpoint and to leave. (torchrun passes on TERM only, and kills after 30 s.)
 most_requeues={most}
-asked='' woken=''
+asked='' woken='' done_before=''
+[ ! -e "$run_dir/DONE" ] || done_before=1
 trap 'asked=1; woken=1; touch -- "$run_dir/STOP"' USR1 TERM
-newest() {{ ls "$run_dir/checkpoints" 2>/dev/null | tail -n 1; }}
+newest() {{ ls -- "$run_dir/checkpoints" 2>/dev/null | tail -n 1; }}
 before=$(newest)"""
 
 
@@ -244,12 +253,12 @@ def _contained(container: Container, has_gpus: bool) -> list[str]:
 _ENDING = """\
 # Not over, but it can go on: again, unless it was ended by hand, or failed before it had got any further.
 being_ended() {  # by scancel, say: "completing" while the script still runs
-  case $(scontrol --oneliner show job "$SLURM_JOB_ID") in
-    *" JobState=RUNNING "* | *" Reason=TimeLimit "*) return 1 ;;
+  case $(scontrol --oneliner show job "$this_job") in
+    *" JobState=RUNNING "* | *" Reason=TimeLimit "* | "") return 1 ;;
   esac
 }
 restarts=${SLURM_RESTART_COUNT:-0}
-if [ "$code" = 0 ] && [ -e "$run_dir/DONE" ]; then
+if [ "$code" = 0 ] && [ -e "$run_dir/DONE" ] && [ -z "${asked:+$done_before}" ]; then  # not that of an earlier run
   exit 0
 elif being_ended; then
   echo "slurm: the job is being ended; submitted again, the run goes on from its last checkpoint" >&2
@@ -271,5 +280,5 @@ if [ "$restarts" -ge "$most_requeues" ]; then
 fi
 echo "slurm: $why; requeued ($((restarts + 1)) of at most $most_requeues times)" >&2
 trap '' TERM
-scontrol requeue "$SLURM_JOB_ID" || exit 1
+scontrol requeue "$this_job" || exit 1
 exit 0"""

@@ -105,8 +105,8 @@ def open_run_directory(world: World, path: Path, fresh: bool, elastic: bool = Fa
     """Rank 0 takes the run directory and gets it; the other ranks get None, or its error.
 
     Args:
-        fresh: remove what an earlier run left, on every machine; but not when torchrun restarts the ranks of the very
-            job that began anew. That is told by the processes that would start the ranks again: `job.json` lists them.
+        fresh: remove what an earlier run left, on every machine; but not when torchrun or a batch system restarts the
+            ranks of the very job that began anew. That is told by who would start the ranks again: `job.json` has it.
         elastic: machines come and go. So the process that has the directory may be one of this job's that has lost the
             others, and is waited for; and the first rank of each machine that does not see rank 0's directory takes
             its own, so that the run can go on from there without the machine of rank 0.
@@ -201,7 +201,10 @@ def _taken(path: Path, token: str, job: str, patience: float) -> TextIO:
 
 
 def _launcher() -> str:
-    """What started this process and would start it again: the torchrun agent, else the process itself."""
+    """What started this process and would start it again: a batch job that says its name, the torchrun agent, else
+    the process itself."""
+    if job := os.environ.get("DISTTRAIN_JOB"):
+        return job
     process = psutil.Process()
     parent = process.parent()
     if parent is not None:

@@ -21,6 +21,7 @@ from disttrain import cli
 from disttrain.config import Experiment, ExperimentError
 from disttrain.config.file import parse_experiment
 from disttrain.config.launch import slurm_seconds
+from disttrain.launch.note import Note, read_note
 from disttrain.launch.slurm_script import render
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -74,7 +75,7 @@ SCRIPTS: dict[str, Callable[[], str]] = {
     "apptainer": lambda: render(
         experiment(
             "launch: {slurm: {gpus: 2, container: {image: images/my train.sif, mounts: ['/data:/data:ro', '/a b:/c'], "
-            "options: [--cleanenv]}}}"
+            "options: [--writable-tmpfs]}}}"
         ),
         "experiment.yaml",
     ),
@@ -170,7 +171,7 @@ class Stage:
             "scontrol",
             """\
 case "$*" in requeue*) echo "$2" >>"$STAGE/requeued";; "show hostnames"*) printf "node1\\nnode2\\n";;
-*"show job 41234") echo "JobId=41234 JobName=x JobState=$(cat "$STAGE/state" || echo RUNNING) Reason=None";; esac""",
+*"show job 41234"*) echo "JobId=41234 JobName=x JobState=$(cat "$STAGE/state" || echo RUNNING) Reason=None";; esac""",
         )
         self.program(
             "srun",
@@ -233,10 +234,19 @@ def test_arguments_arrive_byte_for_byte(stage: Stage, count: int) -> None:
         own = words[words.index("disttrain") + 1 :]
         assert own == [
             f"{ODD}/my.yaml", f"data.args={{a: '{ODD}'}}", 'model.relations."a,b,c".conv=gat', "", "a\\b",
-            f"run_dir={json.dumps(f'{ODD}/run', ensure_ascii=False)}", *(["--fresh"] if count == 0 else []),
+            f"run_dir={json.dumps(f'{ODD}/run', ensure_ascii=False)}", "--fresh",
         ]  # fmt: skip
     assert (stage.folder / ODD / "run").is_dir()
-    assert parse_experiment(EXPERIMENT, [own[-2 if count == 0 else -1]]).directory == f"{ODD}/run"
+    assert parse_experiment(EXPERIMENT, [own[-2]]).directory == f"{ODD}/run"
+
+
+def test_a_requeued_job_says_that_it_is_the_one_that_began_anew(stage: Stage) -> None:
+    """Attempts that never got to the ranks count for nothing: the run directory tells whether it has begun anew."""
+    for count in ("0", "3"):
+        does = 'echo "$DISTTRAIN_JOB" >"$STAGE/job"'
+        assert stage.run(SCRIPTS["odd"](), does=does, SLURM_RESTART_COUNT=count, SLURM_CLUSTER_NAME="big").code == 0
+        assert (stage.folder / "job").read_text() == "slurm big 41234\n"
+    assert "DISTTRAIN_JOB" not in SCRIPTS["everything"]()
 
 
 def test_the_environment_arrives(stage: Stage) -> None:
@@ -260,7 +270,7 @@ def test_a_container_gets_the_folder_and_the_arguments(stage: Stage) -> None:
     here = str(stage.folder)
     assert words[: words.index("bash")] == [
         *("exec", "--nv", "--bind", here, "--bind", "/data:/data:ro", "--bind", "/a b:/c", "--pwd", here),
-        *("--cleanenv", "images/my train.sif"),
+        *("--writable-tmpfs", "images/my train.sif"),
     ]
     assert ran.ranks[1][-2:] == ["experiment.yaml", "run_dir=runs/experiment"]
 
@@ -270,6 +280,13 @@ def test_each_task_of_an_array_is_its_point(stage: Stage) -> None:
         ran = stage.run(SCRIPTS["sweep"](), SLURM_ARRAY_TASK_ID=str(task))
         assert ran.ranks[0][-4:] == ["sweep.yaml", "run_dir=runs/it's", "--point", name]
         assert (stage.folder / "runs" / "it's" / name).is_dir()
+
+
+def test_a_task_of_an_array_requeues_itself_only(stage: Stage) -> None:
+    """The job number of one task is that of the whole array: Slurm would requeue all of it, running tasks too."""
+    further = "mkdir -p runs/it\\'s/seed=1/checkpoints/step-7; exit 1"
+    ran = stage.run(SCRIPTS["sweep"](), does=further, SLURM_ARRAY_JOB_ID="41234", SLURM_ARRAY_TASK_ID="1")
+    assert (ran.code, ran.requeued) == (0, ["41234_1"]), ran.err
 
 
 DONE = "touch runs/experiment/DONE"
@@ -295,17 +312,38 @@ FURTHER = "mkdir -p runs/experiment/checkpoints/step-7"
         ("signal USR1; signal USR1", 0, 0, True, "requeued (1 of"),
     ],
 )
-def test_what_is_requeued(stage: Stage, does: str, count: int, code: int, requeued: bool, says: str) -> None:
+def test_what_is_requeued(
+    stage: Stage, does: str, count: int, code: int, requeued: bool, says: str, earlier: bool = False
+) -> None:
     """The batch shell gets the signal, the ranks get the file; what then happens depends on how they end."""
     signal = (
         'signal() { [ "$SLURM_NODEID" = 0 ] || return 0; kill -s "$1" "$(cat "$STAGE/batch")"\n'
         "while [ ! -e runs/experiment/STOP ]; do sleep 0.02; done; rm runs/experiment/STOP; }\n"
     )
     script = render(experiment(), "experiment.yaml").replace("#!/bin/bash", '#!/bin/bash\necho $$ >"$STAGE/batch"')
+    if earlier:
+        (stage.folder / "runs" / "experiment").mkdir(parents=True)
+        (stage.folder / "runs" / "experiment" / "DONE").touch()
     ran = stage.run(script, does=signal + does, SLURM_RESTART_COUNT=str(count))
     assert (ran.code, ran.requeued) == (code, ["41234"] if requeued else []), ran.err
     assert says in ran.err
     assert len(ran.ranks) == 2
+
+
+@pytest.mark.parametrize(("does", "requeued"), [("true", False), ("signal USR1", True)])
+def test_a_mark_that_an_earlier_run_has_left_does_not_end_one_that_was_stopped(
+    stage: Stage, does: str, requeued: bool
+) -> None:
+    """It may have been stopped before it came to remove the mark (--fresh, more epochs), as in partitioning."""
+    test_what_is_requeued(stage, does, 0, 0, requeued, "", earlier=True)
+
+
+def test_a_controller_that_does_not_answer_is_no_end(stage: Stage) -> None:
+    stage.program(
+        "scontrol", 'case "$*" in requeue*) echo "$2" >>"$STAGE/requeued"; exit 1;; show\\ hostnames*) echo a;; esac'
+    )
+    ran = stage.run(render(experiment(), "experiment.yaml"), does=f"{FURTHER}; exit 1")
+    assert (ran.code, ran.requeued) == (1, ["41234"]), ran.err
 
 
 def test_a_stop_before_the_start(stage: Stage) -> None:
@@ -320,6 +358,47 @@ def test_a_missing_interpreter_is_said(stage: Stage) -> None:
     ran = stage.run(render(experiment("launch: {python: no-such-python}"), "experiment.yaml"))
     assert (ran.code, ran.ranks) == (2, [])
     assert "no no-such-python on" in ran.err
+
+
+@pytest.mark.parametrize("which", ["1", "seed=1"])
+def test_a_point_by_its_number_is_the_one_by_its_name(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.yaml").write_text(EXPERIMENT + "sweep: {grid: {seed: [0, 1]}}\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["submit", "slurm", "s.yaml", "--point", which, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "run_dir=runs/experiment/seed=1\n" in said
+    assert 'arguments=(s.yaml --point seed=1 "$@" run_dir=runs/experiment)\n' in said
+
+
+@pytest.mark.parametrize(
+    ("said", "job", "commands"),
+    [
+        ("12", "12", ["squeue --job 12", "scancel 12"]),
+        ("12;other", "12;other", ["squeue --clusters=other --job 12", "scancel --clusters=other 12"]),
+        ("Welcome, 7 hours are left\n12", "12", ["squeue --job 12"]),
+        ("thank you", None, []),
+    ],
+)
+def test_what_sbatch_says(
+    stage: Stage, said: str, job: str | None, commands: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    stage.program("sbatch", f"echo 'sbatch: slow today' >&2; printf '%s\\n' '{said}'")
+    monkeypatch.setenv("PATH", f"{stage.bin}:{os.environ['PATH']}")
+    monkeypatch.chdir(stage.folder)
+    (stage.folder / "experiment.yaml").write_text(EXPERIMENT)
+    if job is None:
+        with pytest.raises(ExperimentError, match="has taken the job, but did not say its number.*\nthank you"):
+            cli.run(["submit", "slurm", "experiment.yaml"])
+        return
+    assert cli.run(["submit", "slurm", "experiment.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"job {job}\n") and "sbatch: slow today" in err
+    assert all(command in out for command in commands)
+    note = read_note(Path("runs/experiment"))
+    assert note == Note("slurm", job, "runs/experiment/slurm-12.out")
 
 
 def test_names_that_slurm_cannot_write_to_are_refused() -> None:
@@ -359,6 +438,7 @@ def test_time_limits(text: int | str, seconds: float | None) -> None:
         ("launch.env={A B: c}", "the name of an environment variable"),
         ("launch.min_nodes=2", "needs nodes"),
         ("launch.slurm.container={}", "is missing"),
+        ("launch.slurm.container={image: a.sif, options: [--cleanenv]}", "would not hear from the environment"),
     ],
 )
 def test_settings_that_slurm_would_refuse_or_mistake(setting: str, says: str) -> None:

@@ -144,6 +144,22 @@ def test_fresh_clears_once_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not start("host 2 200.00")  # another job
 
 
+def test_fresh_clears_once_per_batch_job_that_is_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def start(job: str) -> bool:
+        monkeypatch.setenv("DISTTRAIN_JOB", job)
+        with World.start(device="cpu", threads=1) as world:
+            run = open_run_directory(world, tmp_path, fresh=True)
+            assert run is not None
+            run.close()
+        kept = (tmp_path / "DONE").exists()
+        (tmp_path / "DONE").touch()
+        return kept
+
+    (tmp_path / ".lock").touch()
+    (tmp_path / "DONE").touch()
+    assert [start(job) for job in ("slurm a 1", "slurm a 1", "slurm a 2", "slurm b 2")] == [False, True, False, False]
+
+
 def test_plain_lines_where_there_is_no_terminal():
     out = io.StringIO()
     with TrainingProgress(True, 3, Console(file=out, soft_wrap=True)) as progress:
