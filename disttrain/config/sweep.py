@@ -100,10 +100,15 @@ def _path(key: Any) -> Path:
 def _refuse_twins(points: list[dict[Path, Any]]) -> None:
     seen: dict[str, int] = {}
     for number, settings in enumerate(points):
-        text = json.dumps(sorted((path_text(path), value) for path, value in settings.items()), default=str)
+        text = _identity(settings)
         if text in seen:
             raise ValueError(f"points {seen[text]} and {number} are the same, {_described(settings)}")
         seen[text] = number
+
+
+def _identity(settings: dict[Path, Any]) -> str:
+    """Unlike names, it tells 1 from "1"."""
+    return json.dumps(sorted((path_text(path), value) for path, value in settings.items()), default=str)
 
 
 def _described(settings: dict[Path, Any]) -> str:
@@ -117,7 +122,7 @@ def _names(points: list[dict[Path, Any]]) -> list[str]:
     short = short_names(list(dict.fromkeys(path for settings in points for path in settings)))
     names = [_folder(",".join(f"{short[path]}={value_text(value)}" for path, value in s.items())) for s in points]
     return [
-        name if names.count(name) == 1 else f"{name}-{_digest(_described(settings))}"
+        name if names.count(name) == 1 else f"{name}-{_digest(_identity(settings))}"
         for name, settings in zip(names, points)
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,6 @@ def run_status(arguments: argparse.Namespace) -> int:
     from .status import status
 
     directory = Path(arguments.directory)
-    if directory.suffix in (".yaml", ".yml") and directory.is_file():
+    if directory.suffix in (".yaml", ".yml") and os.path.isfile(directory):
         directory = Path(read_experiment(directory).directory)
     return status(directory, arguments.json)

@@ -49,10 +49,10 @@ class Progress:
 
 def read_progress(directory: Path) -> Progress:
     """Look into a run directory. Nothing in it is changed or locked; what is torn or missing is left out."""
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # which does not raise where it must not look, unlike that of Path
         return Progress(directory)
     summary = _json(directory / "summary.json")
-    done = (directory / "DONE").exists() and bool(summary)
+    done = os.path.exists(directory / "DONE") and bool(summary)
     lines = _newest_lines(directory / "metrics.jsonl")
     last = lines[-1] if lines else {}
     loss = next((line.get("loss") for line in reversed(lines) if line.get("event") in ("train", "epoch")), None)

@@ -84,7 +84,7 @@ def write_results(directory: Path, sweep: Mapping[str, Any], rows: Sequence[Mapp
         lines.writerow([row["point"], *settings, row["state"], *values, row["best_epoch"], row["seconds"]])
     try:
         _replace(directory / RESULTS, text.getvalue())
-    except PermissionError:  # somebody else's sweep can be looked at too
+    except OSError:  # somebody else's sweep can be looked at too, and one on a full disk
         pass
     return ranked
 

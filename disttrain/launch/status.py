@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,10 +27,16 @@ def status(directory: Path, as_json: bool) -> int:
     """Print how a run, or every run of a sweep, does.
 
     Raises:
-        ExperimentError: there is no such directory, or no run has used it.
+        ExperimentError: there is no such directory, it may not be read, or no run has used it.
     """
-    if not directory.is_dir():
-        raise ExperimentError(f"{directory}: there is no such directory; expected that of a run or of a sweep")
+    try:
+        os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ExperimentError(
+            f"{directory}: there is no such directory; expected that of a run or of a sweep"
+        ) from None
+    except OSError as error:
+        raise ExperimentError(f"{directory} cannot be looked into: {error.strerror}") from None
     note = read_note(directory)
     sweep = read_sweep(directory)
     jobs = job_states(note.job) if note is not None and note.backend == "slurm" else None
@@ -41,7 +48,7 @@ def status(directory: Path, as_json: bool) -> int:
             results_table(directory, sweep, rows)
         return 0
     progress = read_progress(directory)
-    if note is None and not progress.began and not (directory / "experiment.yaml").exists():
+    if note is None and not progress.began and not os.path.exists(directory / "experiment.yaml"):
         raise ExperimentError(f"{directory} holds no run: expected the run directory of an experiment (run_dir)")
     found = facts(progress, note, None if jobs is None else jobs.get(None, FORGOTTEN))
     print(

@@ -8,6 +8,7 @@ import pytest
 
 from disttrain.config import ExperimentError, HeteroConvModel
 from disttrain.config.file import read_experiment, read_point, read_points
+from disttrain.config.sweep import Sweep, enumerate_points
 
 EXPERIMENT = """\
 name: tiny
@@ -79,6 +80,13 @@ def test_names_are_folders_that_tell_points_apart(tmp_path: Path) -> None:
     long = written(tmp_path, f"sweep: {{grid: {{partition.dir: [{'a' * 300}, {'a' * 301}]}}}}\n")
     first, second = names(long)
     assert first != second and max(len(first), len(second)) <= 120
+
+
+def test_text_and_a_number_are_two_points() -> None:
+    settings = {"data.args.a": [1, "1", True, "true"]}
+    named = [point.name for point in enumerate_points(Sweep(grid=settings))]
+    assert len(set(named)) == 4
+    assert [name.partition("-")[0] for name in named] == ["a=1", "a=1", "a=true", "a=true"]
 
 
 def test_a_point_by_its_name_or_number(tmp_path: Path) -> None:

@@ -143,6 +143,24 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         cli.run(["status", str(tmp_path / "nothing")])
     with pytest.raises(ExperimentError, match="holds no run"):
         cli.run(["status", str(tmp_path)])
+    (tmp_path / "file").touch()
+    with pytest.raises(ExperimentError, match="there is no such directory"):
+        cli.run(["status", str(tmp_path / "file")])
+
+
+def test_what_may_not_be_read(tmp_path: Path) -> None:
+    run = lay_out(tmp_path / "run", TRAIN, DONE="", summary_json=SUMMARY)
+    user, mode = os.geteuid(), run.stat().st_mode
+    run.chmod(0)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(ExperimentError, match="run cannot be looked into: Permission denied"):
+            cli.run(["status", str(run)])
+        assert not read_progress(run).done
+    finally:
+        os.seteuid(user)
+        run.chmod(mode)
 
 
 def test_a_note_survives_odd_names_and_damage(tmp_path: Path) -> None:
@@ -173,4 +191,8 @@ def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["status", str(sweep)]) == 0
     said = capsys.readouterr().out
     assert "3 of 4 points done, sorted by val accuracy" in said
+    (sweep / "results.csv").unlink()
+    (sweep / "results.csv").mkdir()  # as little to be written as on a disk that is full, or read only
+    assert cli.run(["status", str(sweep)]) == 0
+    assert capsys.readouterr().out == said
     assert "train.lr=1: over 2 seeds: val accuracy 0.6000 ± 0.1414" in said
