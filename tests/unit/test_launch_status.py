@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -84,6 +85,16 @@ def test_a_living_process_is_known_and_a_dead_one_is_not(tmp_path: Path) -> None
     lay_out(run, dot_lock=f"process {os.getppid()} on elsewhere\n")
     assert state(run) == "running", "its figures are new"
     lay_out(run, TRAIN.replace(str(json.loads(TRAIN)["time"]), "1.5"), dot_lock="process 1 on elsewhere\n")
+    assert state(run) == "failed"
+
+
+def test_who_holds_the_lock_runs_whatever_its_number(tmp_path: Path) -> None:
+    """As a process in a container does, which writes there the number that it has within."""
+    old = TRAIN.replace(str(json.loads(TRAIN)["time"]), "1.5")
+    run = lay_out(tmp_path / "run", old, dot_lock=f"process 9 on {socket.gethostname()}\n")
+    with open(run / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert state(run) == "running"
     assert state(run) == "failed"
 
 
