@@ -19,7 +19,7 @@ from disttrain.config import ExperimentError
 from disttrain.launch.note import Note, read_note, write_note
 from disttrain.launch.progress import read_progress
 from disttrain.launch.queue import FORGOTTEN, parse_jobs
-from disttrain.launch.status import state_of
+from disttrain.launch.status import nearest_run, state_of
 
 EXPERIMENT = "train:\n  epochs: 9\n"
 
@@ -150,6 +150,11 @@ def test_files_that_are_damaged(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "tu-mutag").mkdir()
+    (tmp_path / "tu-mutag" / "experiment.yaml").touch()
+    (tmp_path / "tu_mutagen").mkdir()  # of no run
+    assert nearest_run(tmp_path / "tu_mutag") == f"; did you mean {tmp_path / 'tu-mutag'}?"
+    assert nearest_run(tmp_path / "other") == nearest_run(tmp_path / "not" / "there") == ""
     with pytest.raises(ExperimentError, match="there is no such directory"):
         cli.run(["status", str(tmp_path / "nothing")])
     with pytest.raises(ExperimentError, match="holds no run"):
