@@ -17,6 +17,11 @@ def laid_out_for(experiment: Experiment, num_machines: int) -> int:
     return num_machines if launch.min_nodes is None or launch.nodes is None else launch.nodes
 
 
+def steps_change(experiment: Experiment) -> bool:
+    """Whether steps are divided among the machines that there are, and so become others when some come or go."""
+    return experiment.launch.min_nodes is not None and experiment.train.elastic.keep == "per_rank"
+
+
 @dataclass(frozen=True)
 class Roster:
     """Each step of a run has a share for each rank of each machine that the run is laid out for.

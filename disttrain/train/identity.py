@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..config import Experiment, ExperimentError, GraphTask
 from ..config.counted import counted
 from ..config.file import differences, plain
-from ..roster import laid_out_for
+from ..roster import laid_out_for, steps_change
 from ..world import World
 
 MAY_CHANGE = (
@@ -72,12 +72,13 @@ def _laid_out(experiment: Experiment, world: World) -> dict[str, Any]:
 
     So a run may become elastic later, as long as nothing but time is lost by it (`train.elastic.keep: batches`).
     """
-    about_graphs, elastic = isinstance(experiment.task, GraphTask), experiment.train.elastic
+    about_graphs = isinstance(experiment.task, GraphTask)
     by_machine = experiment.data.shard if about_graphs else experiment.sampling.locality
+    by_machine = by_machine or steps_change(experiment)
     machines = laid_out_for(experiment, world.num_machines)
     shape: dict[str, Any] = {"ranks": machines * world.local_size, **({"machines": machines} if by_machine else {})}
-    if experiment.launch.min_nodes is not None and elastic.keep == "per_rank":
-        shape["elastic"] = plain(elastic)
+    if steps_change(experiment):
+        shape["elastic"] = plain(experiment.train.elastic)
     return shape
 
 
@@ -95,8 +96,6 @@ def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: 
     called = ("in the checkpoint", "now")
     settings = differences({**theirs, "model": {}}, {**ours, "model": {}}, called)
     lines = [line.removeprefix("experiment.") for line in settings]
-    if theirs["data"]["fingerprint"] != ours["data"]["fingerprint"]:  # then their files are others anyway
-        lines = [line for line in lines if not line.startswith("partitions.digest")]
     tensors = differences({"model": theirs["model"]}, {"model": ours["model"]}, called)
     # A setting of the model changes many tensors at once, and says it better.
     shown = [] if any(line.startswith("model.") for line in lines) else tensors[:_MOST_TENSORS]

@@ -40,7 +40,8 @@ class Position:
     stop: BestSoFar | None
     """For early stopping."""
     machines: int = 1
-    """Among whose ranks a step is divided: those that there are, or that the run is laid out for (`Roster`)."""
+    """Among whose ranks a step is divided, where that changes within a run (`roster.steps_change`); else 1: the same
+    ranks may be those of other machines."""
     epoch: int = 0
     epoch_step: int = 0
     """Batches of this epoch that are done."""
@@ -135,7 +136,7 @@ def first_position(train: Train, directions: Mapping[str, Direction], machines: 
 
     Args:
         directions: the task's metrics, and which way each gets better; `loss` comes with them.
-        machines: among whose ranks a step is divided.
+        machines: see `Position`.
 
     Raises:
         ExperimentError: a metric that the task has not, or one that should get better the other way.

@@ -30,11 +30,14 @@ class RunningStatistics:
     each batch: so the averages are what they are when nobody is missing.
     """
 
-    def __init__(self, model: nn.Module, roster: Roster, world: World) -> None:
+    def __init__(self, model: nn.Module, roster: Roster, rounds: int, world: World) -> None:
+        """Args:
+        rounds: batches that a rank has in each step. With one, be it of all its shares, the model has its statistics.
+        """
         self._running, self.num_shares, self._world = running_statistics(model), roster.num_shares, world
         self._shares = roster.shares(world.rank)
         self._counts = [b for name, b in model.named_buffers() if name.rpartition(".")[2] == "num_batches_tracked"]
-        self._changes_over = bool(self._running) and roster.rounds > 1
+        self._changes_over = bool(self._running) and rounds > 1
         self._average: list[Tensor] | None = None
         self._kept: Kept = {}
         """Since the last average."""
@@ -57,17 +60,18 @@ class RunningStatistics:
             self._kept[share] = self._now()
 
     def share(self) -> None:
-        """Average them over all shares. Costs one all-reduce, nothing for models without any; every rank calls it."""
+        """Average them over all shares, of which a batch of several is one. Costs one all-reduce, nothing for models
+        without any; every rank calls it."""
         if not self._running or self.num_shares == 1:
             return
         if self._changes_over and not self._kept:  # nothing has happened since
             return
         mine = list(self._kept.values()) if self._changes_over else [self._now()]
         running = [torch.cat([buffer.reshape(-1) for buffer in share[: len(self._running)]]) for share in mine]
-        flat = torch.stack(running).sum(dim=0)
+        flat = torch.cat([torch.stack(running).sum(dim=0), running[0].new_tensor([len(mine)])])
         with self._world.waiting("averaging the running statistics of batch norms"):
             dist.all_reduce(flat)
-        flat /= self.num_shares
+        flat = flat[:-1] / flat[-1]
         sizes = [buffer.numel() for buffer in self._running]
         means = [mean.view_as(buffer) for buffer, mean in zip(self._running, flat.split(sizes), strict=True)]
         self._set([*means, *mine[-1][len(self._running) :]])

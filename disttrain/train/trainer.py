@@ -15,11 +15,10 @@ from torch_geometric.data import HeteroData
 from .. import guard
 from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError
-from ..graph.schema import GRAPH
 from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
-from ..roster import Roster
+from ..roster import Roster, steps_change
 from ..stop import Stopped, StopRequest
 from ..world import PeerError, World
 from .bad_steps import BadSteps
@@ -85,11 +84,12 @@ class Trainer:
         keep_fp32(self.model, self.settings.fp32_layers, world.device)
         if self.settings.fp32_layers and self.settings.precision == "fp32" and world.is_lead:
             logger.warning("train.fp32_layers has no effect while train.precision is fp32: every layer computes in it")
-        self.position = first_position(self.settings, task.directions, Roster.of(experiment, world).machines)
+        self.roster, self.rate_factor = Roster.of(experiment, world), rate_factor(experiment, world)
+        machines = self.roster.machines if steps_change(experiment) else 1
+        self.position = first_position(self.settings, task.directions, machines)
         self.clock = PhaseClock(world.device)
         self.clock.seconds.update(seconds or {})
         self.transfer = Transfer(world.device, self.clock)
-        self.roster, self.rate_factor = Roster.of(experiment, world), rate_factor(experiment, world)
         with self.clock.wall("load"):
             self.loaders = loaders if loaders is not None else build_loaders(experiment, world, graph, task, model)
         if not self.loaders["train"].num_steps:
@@ -102,7 +102,7 @@ class Trainer:
             self.model, self.optimizer, self.precision, self.settings, world, has_weights=task.has_weights,
             asked_to_stop=lambda: bool(self.stop_request.reason),
         )  # fmt: skip
-        self.statistics = RunningStatistics(self.model, self.roster, world)
+        self.statistics = RunningStatistics(self.model, self.roster, self.loaders["train"].rounds, world)
         self.epoch_steps = self.loaders["train"].num_steps
         """Of the epoch at hand."""
         identity = run_identity(experiment, world, graph.manifest, model)
@@ -131,8 +131,7 @@ class Trainer:
         with self.memory:
             try:
                 self.saved.open(self.fresh)
-                seeds = "graphs" if self.task.node_type == GRAPH else "seeds"
-                with TrainingProgress(self.world.is_lead, self.settings.epochs, seeds=seeds) as self.progress:
+                with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress:
                     if not self._resume():
                         return self._already_done()
                     self._fill_caches()

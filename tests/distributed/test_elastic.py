@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from disttrain.config import Experiment, ExperimentError
+from disttrain.config import Experiment, ExperimentError, Launch
 from disttrain.train import job
 from disttrain.train.checkpoint import CheckpointDirectory
 from disttrain.world import World
@@ -133,7 +133,8 @@ class Normed(torch.nn.Module):
 
     def __init__(self, schema: Any, target: str, out_channels: int) -> None:
         super().__init__()
-        self.first, self.norm = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)
+        # No bias, which the norm takes away again: its gradient is rounding, of which Adam makes whole steps.
+        self.first, self.norm = torch.nn.Linear(4, 8, bias=False), torch.nn.BatchNorm1d(8)
         self.last = torch.nn.Linear(8, out_channels)
 
     def forward(self, batch: Any) -> Tensor:
@@ -159,7 +160,8 @@ def test_two_machines_one_and_two_again(tmp_path: Path) -> None:
 
 def test_three_machines_two_and_one(tmp_path: Path) -> None:
     """With two of three, one rank has two shares of a step and the other one; a partition has no seed."""
-    runs = {name: RUNS[name] for name in ("local", "normed")}
+    joined = {**GRAPH_RUNS["joined"], "train": {"epochs": 6}}
+    runs = {name: RUNS[name] for name in ("local", "normed")} | {"joined": joined}
     train_by(tmp_path, 3, [(3, 2), (2, 8), (1, 11), (3, None)], runs)
     for name in runs:
         same_course(tmp_path, name)
@@ -180,9 +182,33 @@ GRAPH_RUNS: dict[str, dict[str, Any]] = {
 
 
 def test_collections_of_graphs(tmp_path: Path) -> None:
-    train_by(tmp_path, 2, [(2, 4), (1, 8), (2, None)], GRAPH_RUNS)
+    runs = {name: {**settings, "train": {"epochs": 4}} for name, settings in GRAPH_RUNS.items()}
+    train_by(tmp_path, 2, [(2, 4), (1, 8), (2, None)], runs)
     for name in GRAPH_RUNS:
         same_course(tmp_path, name)
+
+
+def two_ranks(world: World, directory: str, runs: list[tuple[str, int | None]]) -> None:
+    """Of runs that know nothing of machines that come and go."""
+    for name, last in runs:
+        settings = GRAPH_RUNS["rounds"] if name.startswith("graphs") else {"sampling": {"locality": False}}
+        made = experiment(directory, name, 2, {**settings, "train": {"epochs": 3}})
+        parts = made.partition.model_copy(update={"parts": 2})
+        job.run(to_step(made.model_copy(update={"launch": Launch(), "partition": parts}), last), world)
+
+
+def test_the_same_ranks_on_one_machine_instead_of_two(tmp_path: Path) -> None:
+    """From the middle of an epoch: what a step has does not depend on where the ranks are."""
+    run_ranks(two_ranks, 2, str(tmp_path), [("graphs", 4), ("nodes", 4)])
+    runs = [("graphs", None), ("nodes", None), ("graphs-whole", None), ("nodes-whole", None)]
+    run_ranks(two_ranks, 2, str(tmp_path), runs, machines=1)
+    for name in ("graphs", "nodes"):
+        same_course(tmp_path, name)
+        whole, epochs = (
+            [event["seeds"] for event in events(tmp_path / "runs" / run) if event["event"] == "epoch"]
+            for run in (f"{name}-whole", name)
+        )
+        assert epochs[-2:] == whole[1:] and whole[0] == whole[1] == whole[2] > 0, f"{name}: each seed once an epoch"
 
 
 PER_RANK: dict[str, dict[str, Any]] = {
