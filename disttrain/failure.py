@@ -150,7 +150,7 @@ def leave_with_the_others(world: World) -> None:
         StopRequest.ask(stopped)
     time.sleep(_SECONDS_TO_LEAVE)
     if isinstance(stopped, Stopped):
-        guard.leave(stopped.code)
+        guard.leave(stopped.code, f"disttrain: {stopped}" if world.is_lead and not stopped.said else "")
     if trouble := world.notes.trouble():
         text = f"{world} ends, in {guard.place()}: {trouble}"
         # Where another rank has failed, this one is only in the middle of something.

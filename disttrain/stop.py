@@ -95,6 +95,8 @@ class StopRequest:
             except ValueError:  # not the main thread
                 break
         self._outer, StopRequest._innermost = StopRequest._innermost, self
+        if self._outer is not None and not self.reason:  # what was raised there, some `except Exception` has swallowed
+            self.reason, self.by_signal = self._outer.reason, self._outer.by_signal
         return self
 
     def __exit__(
@@ -153,6 +155,12 @@ class StopRequest:
             request.reason = request.reason or why
         if request._at_once and signal.SIGTERM in request._before:
             os.kill(os.getpid(), signal.SIGTERM)  # which reaches the main thread wherever it is
+
+    @staticmethod
+    def asked() -> bool:
+        """Whether somebody has asked this process to stop, as far as Python has heard of it."""
+        request = StopRequest._innermost
+        return request is not None and (request.reason != "" or request._told is not None)
 
 
 class StopFile:

@@ -157,6 +157,7 @@ class World:
                 raise failure from error
             if isinstance(error, Stopped) and world.is_lead and not error.said:
                 print(f"disttrain: {error}", file=sys.stderr, flush=True)
+                error.said = True
             say_over(world, error)
             raise
         finally:

@@ -63,9 +63,7 @@ class SplitByTime(Section):
 
 
 class SplitStratified(SplitByRatio):
-    """Like `ratio`, with these shares of each class, to within one row. Where there are several labels, rows are spread
-    evenly in the order of their labels, so that each split has its share of those that have the same ones. Numbers
-    (regression) have no classes: refused."""
+    """Like `ratio`, with these shares of each class."""
 
     by: Literal["stratified"]  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -81,8 +79,7 @@ class SplitByFolds(Section):
     val: Fraction = 0.1
     """Share of the other folds that validates."""
     stratify: bool = True
-    """Each class has its share in each fold, to within one; classes are those of labels that are whole numbers. Of
-    several labels, and of other numbers, no heed is taken."""
+    """Each class has its share in each fold, to within one; classes are those of labels that are whole numbers."""
     seed: Seed = 0
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from ..config import EdgeType, ExperimentError
 from ..config.counted import counted
 from ..machine_code import compiled
 from ..memory import available_memory
+from ..stop import StopRequest
 from .arrays import GraphArrays
 from .random_cut import random_parts
 
@@ -240,8 +241,11 @@ def _metis(
     )  # fmt: skip
     if code == _OK:
         return part
-    if code == _ERROR and guard.told_to_end():
-        signal.raise_signal(signal.SIGTERM)  # which METIS has caught
+    if code == _ERROR:
+        # METIS jumps out of its handler of the signal, which so stays blocked.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        if guard.told_to_end() or StopRequest.asked():
+            signal.raise_signal(signal.SIGTERM)  # which METIS has caught
     reason = _REASONS.get(code, f"failed with code {code}")
     raise ExperimentError(
         f"partition.method: METIS {reason}, on {len(part)} nodes and {len(neighbours) // 2} different edges, {parts} "

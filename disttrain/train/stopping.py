@@ -19,8 +19,9 @@ def stop_here(trainer: Trainer) -> NoReturn:
     """
     saved, position = trainer.saved, trainer.position
     with trainer.clock.wall("checkpoint"):
-        # An undisturbed run would not have averaged them here.
+        # An undisturbed run would not have averaged them here: it gets them back. Who predicts gets the average.
         each = trainer.statistics.of_shares()
+        trainer.statistics.share()
         saved.save(trainer.all_seconds(), trainer.what("writing a checkpoint"), each=each)
     saved.write("stop")  # for who looks at the run meanwhile: it is cut off again when the run goes on
     checkpoint = f"a checkpoint is in {saved.checkpoints.directory}, and the same command goes on from it"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from disttrain.config import ExperimentError
 from disttrain.stop import Stopped
+from disttrain.train.checkpoint import CheckpointDirectory
 from disttrain.world import World
 from tests.ranks import RankFailed, exit_codes, run_ranks
 from tests.training import (
@@ -190,6 +191,12 @@ def stop_with_statistics(world: World, run_dir: str) -> list[dict[str, Tensor]]:
             stop_after(trainer, stop[0], within=stop[1], by=lambda: by_file() if world.rank == world.size - 1 else None)
             with pytest.raises(Stopped):
                 trainer.train()
+            checkpoints = CheckpointDirectory(Path(run_dir, name, "checkpoints"))
+            kept = checkpoints.read_tensors(checkpoints.names()[0])
+            of_ranks = [kept[f"share-{rank}/0"] for rank in range(world.size)]
+            assert torch.equal(of_ranks[0], of_ranks[1]) == (name != "mid")
+            # Who predicts from there has those of all ranks.
+            assert torch.allclose(kept["model/norm.running_mean"], torch.stack(of_ranks).mean(dim=0), atol=1e-6)
             return run(name)
         trainer.train()
         return weights(model)

@@ -19,6 +19,7 @@ from disttrain.graph import metis
 from disttrain.graph.arrays import GraphArrays, graph_arrays
 from disttrain.graph.metis import adjacency, metis_parts, relation_weights, vertex_weights
 from disttrain.graph.random_cut import random_parts
+from disttrain.stop import Stopped, StopRequest
 from tests.graphs import ring, zoo
 
 METHODS = {"metis": metis_parts, "random": random_parts}
@@ -221,6 +222,23 @@ def test_other_threads_run_while_metis_works(monkeypatch: pytest.MonkeyPatch):
     stop.set()
     thread.join(60)
     assert during[0] > 2
+
+
+def test_a_request_to_stop_that_metis_catches_is_heard(monkeypatch: pytest.MonkeyPatch):
+    """It has a handler of its own for the signal, and says that it has failed. The file `STOP` comes as one too."""
+    graph, library = graph_arrays(ring(300_000)), metis._library()
+
+    def asked_meanwhile(*arguments: object) -> int:
+        thread = threading.Timer(0.05, StopRequest.ask, ["runs/x/STOP"])
+        thread.start()
+        try:
+            return library(*arguments)
+        finally:
+            thread.join(60)
+
+    monkeypatch.setattr(metis, "_library", lambda: asked_meanwhile)
+    with pytest.raises(Stopped, match="stopped by runs/x/STOP in "), StopRequest(at_once=True):
+        metis_parts(graph, 8, 0)
 
 
 def test_failures_are_named(monkeypatch: pytest.MonkeyPatch):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +86,16 @@ def test_what_nobody_looked_at_is_heard_outside() -> None:
         pytest.fail("the signal was forgotten")
 
 
+def test_what_the_users_code_has_swallowed_is_heard_in_training() -> None:
+    with pytest.raises(Stopped, match="agreed"), StopRequest(at_once=True):
+        with contextlib.suppress(Exception):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        with StopRequest() as request:
+            assert (request.reason, request.by_signal) == ("SIGTERM", True)
+            raise Stopped("agreed", 0, agreed=True)
+
+
 def test_a_file_asks_to_stop_and_is_gone_then(tmp_path: Path) -> None:
     file = tmp_path / NAME
     stopped = pytest.raises(Stopped, match=f"stopped by {file} in ")
@@ -128,3 +141,26 @@ def test_a_file_that_came_while_the_job_was_being_started_counts(tmp_path: Path)
     (tmp_path / NAME).touch()
     with pytest.raises(Stopped), StopRequest(at_once=True), StopFile(tmp_path, time.time() - 30):
         time.sleep(30)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_rank_that_cannot_stop_by_itself_leaves_and_the_first_says_why(first: bool) -> None:
+    """Its main thread is in a long call of C, and another rank has been told to stop."""
+    program = f"""
+import ctypes, signal, threading
+from types import SimpleNamespace
+from disttrain import failure
+from disttrain.notes import Over
+from disttrain.stop import StopRequest
+
+failure._SECONDS_TO_LEAVE = 1.0
+notes = SimpleNamespace(over=Over("stopped by STOP in partitioning", "stopped", 0), trouble=lambda: "over")
+world = SimpleNamespace(notes=notes, machine=0, is_lead={first})
+with StopRequest(at_once=True):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=failure.leave_with_the_others, args=[world], daemon=True).start()
+    ctypes.CDLL(None).pause()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0
+    assert ended.stderr == ("disttrain: stopped by STOP in partitioning\n" if first else "")
