@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import faulthandler
 import sys
-import traceback
 
 from . import cli, guard
 from .config import ExperimentError
 from .environment import hush_torch, let_threads_sleep, place, started_by_torchrun, turn
 from .lasting import LastingStream
 from .memory import memory_advice
+from .own_code import traceback_of
 from .refusal import Leave, PeerError
 
 
@@ -42,8 +42,7 @@ def main() -> None:
         guard.farewell()
         raise
     except Exception as error:
-        text = "".join(traceback.format_exception(error)).rstrip()
-        advice = memory_advice(error)
+        text, advice = traceback_of(error), memory_advice(error)
         guard.leave(1, f"disttrain: {place()} failed:\n{text}" + (f"\ndisttrain: {advice}" if advice else ""))
     else:
         if started_by_torchrun():

@@ -35,6 +35,7 @@ from .launch.command import (
     status_arguments,
     submit_arguments,
 )
+from .launch.status import nearest_run
 from .refusal import Leave, say_once
 from .stop import StopRequest, stop_file
 
@@ -199,6 +200,7 @@ def _read_run(path: str, overrides: list[str]) -> Experiment:
     if not Path(path).exists():
         raise _NotHereError(
             f"{Path(path).parent} holds no {Path(path).name} on any machine: expected the directory of a run"
+            + nearest_run(Path(path).parent)
         )
     return read_experiment(path, overrides)
 

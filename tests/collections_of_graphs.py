@@ -225,3 +225,34 @@ def by_class(labels: np.ndarray, num_graphs: int = 0, num_nodes: int = 0, **othe
 
 def anything(value: Any) -> Any:
     return value
+
+
+def with_gaps(graph: Any) -> Any:
+    """The classes 1 and 3, and one value of each graph's features missing."""
+    if graph.y >= 0:
+        graph.y = 1 + 2 * graph.y
+    graph.x[0, 1] = torch.nan
+    return graph
+
+
+def signs() -> list[Data]:
+    """Classes -1 and 1."""
+    graphs = rings()
+    for number, graph in enumerate(graphs):
+        graph.y = number % 2 * 2 - 1  # pyright: ignore[reportAttributeAccessIssue]
+    return graphs
+
+
+def some_without_label(first: bool = True) -> list[Data]:
+    """The first graph, or the last, has no label."""
+    graphs = rings()
+    delattr(graphs[0 if first else -1], "y")
+    return graphs
+
+
+def passes_none(graph: Any) -> bool:
+    return False
+
+
+def empty() -> list[Data]:
+    return []

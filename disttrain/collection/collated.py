@@ -245,7 +245,10 @@ class _Gatherings:
                 self.left.setdefault((key, ""), f"graph {self.first} has none, graph {number} has")
 
     def _lacks(self, number: int, key: Key, name: str) -> ExperimentError:
-        return ExperimentError(f"graph {number} has no {named(key, name)}, which graph {self.first} has")
+        return ExperimentError(
+            f"graph {number} has no {named(key, name)}, which graph {self.first} has; all need the same attributes (a "
+            "label that is not known is NaN, or -1 for a class)"
+        )
 
     def finished(self) -> dict[Key, Store]:
         known: dict[tuple[Any, ...], np.ndarray] = {}

@@ -75,15 +75,48 @@ class Sqlite:
         try:
             own = idle.pop()
         except IndexError:
-            mode = "rwc" if self._writes else "ro"
-            address = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+            address = self._address("rwc" if self._writes else "ro")
             own = sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS, check_same_thread=False)
         try:
             yield own
         finally:
             idle.append(own)
 
+    def _address(self, mode: str) -> str:
+        return f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+
     def read(self, ids: Sequence[int], columns: Sequence[int]) -> dict[int, Row]:
+        try:
+            return self._read(ids, columns)
+        except sqlite3.OperationalError as error:
+            # Who only reads may not undo what a process that was killed had half written.
+            if "locked" in str(error) or not self._undo_half_written():
+                raise
+            return self._read(ids, columns)
+
+    def _undo_half_written(self) -> bool:
+        """Whether there was the journal of a write, which is undone if whoever wrote is dead. SQLite sees to it that
+        several may do so at once, and that a write which is under way is left alone.
+
+        Raises:
+            sqlite3.OperationalError: this process may not write to it.
+        """
+        journal = self.path.with_name(f"{self.path.name}-journal")
+        if not journal.exists():
+            return False
+        writer = sqlite3.connect(self._address("rw"), uri=True, timeout=_WAIT_SECONDS)
+        try:
+            writer.execute(f"SELECT MAX(id) FROM {TABLE}").fetchone()
+        except sqlite3.OperationalError as error:
+            raise sqlite3.OperationalError(
+                f"{error}; {journal} is of a write that was killed, and who may write to the folder has to start once, "
+                "by which it is undone"
+            ) from error
+        finally:
+            writer.close()
+        return True
+
+    def _read(self, ids: Sequence[int], columns: Sequence[int]) -> dict[int, Row]:
         chosen = ", ".join(["id", *(f"COL_{number}" for number in columns)])
         found: dict[int, Row] = {}
         with self._connection() as connection:

@@ -53,6 +53,9 @@ class Source(Protocol):
     @property
     def can_start(self) -> bool: ...
 
+    @property
+    def why_empty(self) -> str: ...
+
     def graphs(self, start: int = 0) -> Iterator[tuple[int, Any]]: ...
 
 
@@ -267,7 +270,7 @@ def fill(making: Making, source: Source, say: Callable[[str], None], progress: C
         making.clear()
     _add_all(making, batches(source.graphs(), source.origin), progress)
     if not making.digests:
-        raise ExperimentError(f"{source.origin}: it has no graphs")
+        raise ExperimentError(source.why_empty)
 
 
 def _goes_on(making: Making, source: Source, say: Callable[[str], None], progress: Callable[[int], None]) -> bool:

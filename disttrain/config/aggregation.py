@@ -15,6 +15,8 @@ _UNUSABLE = {
     "multi": "several at once are written as a list: aggr: [mean, max, std]",
     "fused": "it is how PyG computes several at once; write them as a list: aggr: [mean, max, std]",
     "add": "it is called sum here",
+    "average": "it is called mean here",
+    "avg": "it is called mean here",
 }
 
 

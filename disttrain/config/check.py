@@ -309,7 +309,7 @@ def described(kind: Kind) -> str:
         words = [json.dumps(a) if isinstance(a, bool) else f"{a}" for a in args]
         return f"`{words[0]}`" if len(words) == 1 else f"one of {_listed(words)}"
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(described(kind_of(member)) for member in args))
+        return _alternatives(args)
     if origin is tuple:
         if len(args) == 2 and args[1] is Ellipsis:
             return f"a list, each {described(kind_of(args[0]))}"
@@ -320,6 +320,19 @@ def described(kind: Kind) -> str:
         annotation
     )
     return (name or "a value") + _bounds(kind.metadata)
+
+
+def _alternatives(members: Iterable[Any]) -> str:
+    """A list of what may stand alone, too, does not name it all a second time."""
+    kinds = [kind_of(member) for member in members]
+    found = list(dict.fromkeys(described(kind) for kind in kinds))
+    for kind in kinds:
+        items = get_args(kind.annotation)
+        if get_origin(kind.annotation) is tuple and len(items) == 2 and items[1] is Ellipsis:
+            alone = " or ".join(found[: found.index(described(kind))])
+            if alone and described(kind_of(items[0])) == alone:
+                found[found.index(described(kind))] = "a list of these"
+    return " or ".join(found)
 
 
 def _bounds(metadata: Iterable[Any]) -> str:

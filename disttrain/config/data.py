@@ -63,7 +63,9 @@ class SplitByTime(Section):
 
 
 class SplitStratified(SplitByRatio):
-    """Like `ratio`, with these shares of each class."""
+    """Like `ratio`, with these shares of each class, to within one row. Where there are several labels, rows are spread
+    evenly in the order of their labels, so that each split has its share of those that have the same ones. Numbers
+    (regression) have no classes: refused."""
 
     by: Literal["stratified"]  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -79,7 +81,8 @@ class SplitByFolds(Section):
     val: Fraction = 0.1
     """Share of the other folds that validates."""
     stratify: bool = True
-    """Each class has its share in each fold, to within one; classes are those of labels that are whole numbers."""
+    """Each class has its share in each fold, to within one; classes are those of labels that are whole numbers. Of
+    several labels, and of other numbers, no heed is taken."""
     seed: Seed = 0
 
     @model_validator(mode="after")

@@ -108,6 +108,11 @@ def task_conflicts(kinds: Mapping[str, str | None]) -> dict[tuple[str, ...], str
     if task is None:
         return {}
     found: dict[tuple[str, ...], str] = {}
+    if split == "stratified" and task.endswith("_regression"):
+        found["data", "split", "by"] = (
+            f"stratified gives each class its share, and task.kind is {task}, which has numbers and no classes; "
+            "choose ratio, with the same shares (or a function of your own that divides them by ranges)"
+        )
     if not task.startswith("graph_"):
         if model in ONLY_OF_GRAPHS:
             text = (
@@ -121,6 +126,8 @@ def task_conflicts(kinds: Mapping[str, str | None]) -> dict[tuple[str, ...], str
         )
     if source is not None and source not in COLLECTIONS:
         text = f"{source} gives one graph, and task.kind is {task}; a collection comes from {' or '.join(COLLECTIONS)}"
+        if source in ("file", "ogb"):
+            text += "; a function of a few lines gives a list in a file, or a data set of OGB (docs/collections.md)"
         found["data", "source"] = text
     if split is not None and split not in GRAPH_SPLITS:
         text = f"expected one of {', '.join(GRAPH_SPLITS)} where task.kind is {task}, got {split}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..config import ExperimentError, SplitByFiles, SplitByFolds, SplitByFunction, SplitByRatio, SplitStratified
 from .own_split import by_function, code_of
-from .split import by_ratio, round_half_up, shuffled
+from .split import by_ratio, entries_there, round_half_up, shuffled
 
 RowSplit = SplitByRatio | SplitByFolds | SplitByFiles | SplitByFunction
 
@@ -68,12 +68,15 @@ def split_in_turn(
 
 
 def stratified(labels: np.ndarray, labelled: np.ndarray, split: SplitStratified) -> tuple[np.ndarray, ...]:
-    """These shares of the labelled rows, and of each class to within one row.
+    """These shares of the labelled rows, and of each class to within one row; of several labels a row, see
+    `by_label_sets`.
 
     Args:
-        labels: a class of each row; where there is no one class (numbers, several labels) no heed is taken of it.
+        labels: a class of each row, or several labels.
         labelled: bool [num_rows]
     """
+    if labels.ndim == 2:
+        return by_label_sets(labels, labelled, split)
     order = by_class(labels, labelled, split.seed)
     classes = labels[order] if _has_classes(labels, labelled) else np.zeros(len(order), np.int64)
     shares = np.minimum(np.cumsum([split.train, split.val, split.test]), 1.0)
@@ -82,6 +85,32 @@ def stratified(labels: np.ndarray, labelled: np.ndarray, split: SplitStratified)
         ends = [round_half_up(len(rows) * share) for share in shares]
         part[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right")
     return tuple(_mask(order[part == number], len(labelled)) for number in range(3))
+
+
+def by_label_sets(labels: np.ndarray, labelled: np.ndarray, split: SplitByRatio) -> tuple[np.ndarray, ...]:
+    """These shares of the labelled rows, and as nearly as may be of each label.
+
+    Rows are put in the order of their labels, the first label first, so that those with the same labels stand together;
+    each split gets its share evenly along that order. So of all rows, of those that have the first label, and of those
+    with the same labels, each split has its share to within two rows.
+
+    Args:
+        labels: [num_rows, num_labels] zeros and ones; one that is missing is a value of its own.
+        labelled: bool [num_rows]
+    """
+    rows = shuffled(np.flatnonzero(labelled), split.seed)
+    values = np.where(entries_there(labels[rows]), labels[rows], -1).astype(np.int8)
+    order = rows[np.lexsort(values.T[::-1])]
+    shares = np.minimum(np.cumsum([split.train, split.val, split.test]), 1.0)
+    ends = [round_half_up(len(order) * share) for share in shares]
+    sizes, left, rest, masks = np.diff([0, *ends]), len(order), order, []
+    # The smaller splits first, each evenly spread over what the ones before it have left.
+    for number in (2, 1, 0):
+        at, count = np.arange(left), int(sizes[number])
+        taken = (at + 1) * count // max(left, 1) > at * count // max(left, 1)
+        masks.append(_mask(rest[taken], len(labelled)))
+        rest, left = rest[~taken], left - count
+    return masks[2], masks[1], masks[0]
 
 
 def by_folds(

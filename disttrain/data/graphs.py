@@ -13,6 +13,8 @@ from torch_geometric.data import Data, Dataset, HeteroData, InMemoryDataset, OnD
 from torch_geometric.data.separate import separate
 
 from ..config import DataSource, ExperimentError, PygData, PythonData
+from ..config.counted import counted
+from ..own_code import OwnCodeError
 from .dotted import import_dotted
 from .python import call_function
 from .transforms import Filters, Transforms
@@ -47,6 +49,8 @@ class GraphSource:
         """What can be asked for any graph."""
         self._begun: Any = None
         """What nothing has been taken of yet."""
+        self._seen = 0
+        """How many graphs have been asked whether they pass."""
         self.setting = setting
         self.origin = f"data.dataset {data.dataset}" if isinstance(data, PygData) else f"{setting} {data.function}"
 
@@ -62,6 +66,7 @@ class GraphSource:
         """
         found, skipped = self._found_from(start)
         for number, graph in _told(one_by_one(found, start - skipped), start, self.origin):
+            self._seen = number + 1
             # What is no graph is refused by its number where it is put together with the others.
             if not isinstance(graph, (Data, HeteroData)):
                 yield number, graph
@@ -72,7 +77,7 @@ class GraphSource:
             except ExperimentError as error:
                 raise ExperimentError(f"{self.origin}: graph {number}: {error}") from error
             except Exception as error:
-                raise RuntimeError(f"{self.origin}: graph {number}: {error}") from error
+                raise OwnCodeError(f"{self.origin}: graph {number}: {error}") from error
             if kept:
                 yield number, graph
 
@@ -88,6 +93,13 @@ class GraphSource:
     def total(self) -> int | None:
         """How many graphs there are before they are filtered; None: it is not known."""
         return len(self._found) if _has_places(self._found) else None
+
+    @property
+    def why_empty(self) -> str:
+        """Said of a source that has given no graph."""
+        if not self._seen:
+            return f"{self.origin}: it has no graphs"
+        return f"data.pre_filter: {self._passes} lets none of the {counted(self._seen, 'graph')} of {self.origin} pass"
 
     @cached_property
     def _takes_start(self) -> bool:
@@ -169,6 +181,6 @@ def _told(graphs: Iterator[Any], start: int, origin: str) -> Iterator[tuple[int,
             raise
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-            raise RuntimeError(f"{origin}: it failed when it was asked for graph {number}: {said}") from error
+            raise OwnCodeError(f"{origin}: it failed when it was asked for graph {number}: {said}") from error
         yield number, graph
         number += 1

@@ -60,7 +60,13 @@ def _call(split: SplitByFunction, given: Mapping[str, Any]) -> Callable[..., Any
         raise ExperimentError(f"data.split.function: {split.function} is a {type(function).__name__}, not a function")
     if both := [name for name in split.args if name in given]:
         raise ExperimentError(f"data.split.args: {both[0]} is given anyway; name it otherwise")
-    check_arguments(function, split.args, "data.split.args", given=list(given))
+    try:
+        check_arguments(function, split.args, "data.split.args", given=list(given))
+    except ExperimentError as error:
+        raise ExperimentError(
+            f"{error}; it can ask for {', '.join(given)}, by parameters of these names, and for what data.split.args "
+            "gives"
+        ) from None
     return function
 
 

@@ -44,6 +44,7 @@ def split_nodes(data: HeteroData, node_type: str, label: str, split: Split, *, n
     labelled = has_label(store[label].numpy(), numbers)
     where = f'task.label: attribute "{label}" of node type "{node_type}"'
     check_labels(store[label].numpy()[labelled], where, numbers)
+    refuse_signs(store[label].numpy(), where, numbers)
     others: dict[str, int] = {}
     if isinstance(split, SplitByMasks):
         masks = _published(store, node_type, split, labelled)
@@ -128,6 +129,27 @@ def _check_classes(labels: np.ndarray, where: str) -> None:
 def _check_numbers(labels: np.ndarray, where: str) -> None:
     if labels.dtype.kind == "f" and np.isinf(labels).any():
         raise ExperimentError(f"{where} holds infinite values; expected numbers (NaN: no label)")
+
+
+def refuse_signs(labels: np.ndarray, where: str, numbers: bool) -> None:
+    """Refuse classes that are written -1 and 1: a negative number stands for no label, so that one of them would be
+    lost.
+
+    Args:
+        labels: of all rows, also of those without one.
+        numbers: they are no classes.
+
+    Raises:
+        ExperimentError: they are nothing else (but missing).
+    """
+    if numbers or labels.dtype.kind not in "if" or not (labels == -1).any() or not (labels == 1).any():
+        return
+    if ((np.abs(labels) == 1) | np.isnan(labels)).all():
+        raise ExperimentError(
+            f"{where} holds nothing but -1 and 1, and a negative number stands for no label, so that only the class 1 "
+            "would be there; number the classes from 0 on: make the -1 a 0 where the data are made, "
+            "`y = (y + 1) // 2` (if -1 is meant to be no label, there is one class only, and nothing to learn)"
+        )
 
 
 def _published(store: NodeStorage, node_type: str, split: SplitByMasks, labelled: np.ndarray) -> tuple[np.ndarray, ...]:

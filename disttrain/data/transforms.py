@@ -13,6 +13,7 @@ import torch_geometric.transforms
 from torch_geometric.data import Data, HeteroData
 
 from ..config import DataSource, ExperimentError
+from ..own_code import OwnCodeError
 from .arguments import check_arguments
 from .dotted import import_dotted
 from .nearest import nearest
@@ -62,7 +63,7 @@ class Transforms:
 
         Raises:
             ExperimentError: a transform returns no graph, or one of PyG's fails.
-            RuntimeError: one of the user's own fails.
+            OwnCodeError: one of the user's own fails.
         """
         for where, transform in self._steps:
             try:
@@ -71,7 +72,7 @@ class Transforms:
                 called = "this graph" if number is None else f"graph {number}"
                 said = f"{where} failed on {called}: {type(error).__name__}: {error}"
                 if ":" in where or isinstance(error, (MemoryError, OSError)):
-                    raise RuntimeError(said) from error
+                    raise OwnCodeError(said) from error
                 raise ExperimentError(f"{said}; look at its arguments, and at what the graph has") from error
             if not isinstance(graph, (Data, HeteroData)):
                 of = "" if number is None else f" of graph {number}"
@@ -93,6 +94,9 @@ class Filters:
                 raise ExperimentError(f"{where}: expected a function of your own, written package.module:name")
             self._steps.append((where, _build(name, args, where)))
 
+    def __str__(self) -> str:
+        return " with ".join(where.partition(" ")[2] for where, _ in self._steps)
+
     def __call__(self, graph: Any) -> bool:
         """Whether a graph passes all of them.
 
@@ -103,7 +107,7 @@ class Filters:
             try:
                 answer = passes(graph)
             except Exception as error:
-                raise RuntimeError(f"{where} failed on this graph: {type(error).__name__}: {error}") from error
+                raise OwnCodeError(f"{where} failed on this graph: {type(error).__name__}: {error}") from error
             if isinstance(answer, (Data, HeteroData)) or answer is None:
                 raise ExperimentError(f"{where}: expected true or false back, got {type(answer).__name__}")
             if not answer:

@@ -136,19 +136,32 @@ def _newest_checkpoint(directory: Path) -> str | None:
 def _user(lock: Path) -> tuple[str | None, bool]:
     """Who holds the run directory, if it lives on this machine; and whether it was on another one.
 
-    The lock itself is not tried: a run that starts at that moment would be refused.
+    The lock itself is not tried: a run that starts at that moment would be refused. The kernel tells whether it is
+    held, on most file systems, also by processes in containers, which know themselves by other numbers.
     """
     try:
         found = re.match(r"process (\d+) on (\S+)", lock.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return None, False
-    if found is None or found[2] != socket.gethostname():
-        return None, found is not None
+    if found is None:
+        return None, False
+    if _is_held(lock):
+        return f"process {found[1]} on {found[2]}", False
+    if found[2] != socket.gethostname():
+        return None, True
     try:
         command = Path("/proc", found[1], "cmdline").read_bytes()
     except OSError:
         return None, False
     return (f"process {found[1]} on {found[2]}" if b"disttrain" in command else None), False
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        file, held = os.stat(lock), Path("/proc/locks").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return f" {os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino} " in held
 
 
 def ago(moment: float) -> str:

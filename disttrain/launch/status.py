@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentError
+from ..config.check import nearest
 from .note import Note, read_note
 from .progress import Progress, ago, read_progress
 from .queue import FORGOTTEN, JobState, job_states
@@ -33,7 +34,7 @@ def status(directory: Path, as_json: bool) -> int:
         os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         raise ExperimentError(
-            f"{directory}: there is no such directory; expected that of a run or of a sweep"
+            f"{directory}: there is no such directory; expected that of a run or of a sweep{nearest_run(directory)}"
         ) from None
     except OSError as error:
         raise ExperimentError(f"{directory} cannot be looked into: {error.strerror}") from None
@@ -55,6 +56,15 @@ def status(directory: Path, as_json: bool) -> int:
         json.dumps({"directory": str(directory), **found}, indent=2) if as_json else "\n".join(_lines(directory, found))
     )
     return 0
+
+
+def nearest_run(directory: Path) -> str:
+    """End of a message about a run's directory that is not there: the one beside it whose name is closest, if any."""
+    with suppress(OSError):
+        there = [other.name for other in directory.parent.iterdir() if (other / "experiment.yaml").exists()]
+        if close := nearest(directory.name, there):
+            return f"; did you mean {directory.with_name(close)}?"
+    return ""
 
 
 def sweep_rows(

@@ -24,7 +24,8 @@ def build_custom(model: config.CustomModel, schema: Schema, target: str, out_cha
         inspect.signature(make).bind(**given)
     except TypeError as error:
         raise ExperimentError(
-            f"model.args do not fit {model.module}: {error}; it is called with schema, target, out_channels and these"
+            f"model.args do not fit {model.module}: {error}; it is called with schema, target, out_channels and these "
+            "(disttrain/models/__init__.py has the contract)"
         ) from error
     module = make(**given)
     if not isinstance(module, nn.Module):

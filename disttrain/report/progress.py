@@ -17,10 +17,10 @@ _SECONDS_BETWEEN_LINES = 20.0
 class TrainingProgress:
     """Shows steps, loss, and of all ranks seeds per second and memory. Silent where `shown` is false."""
 
-    def __init__(self, shown: bool, num_epochs: int, console: Console | None = None) -> None:
+    def __init__(self, shown: bool, num_epochs: int, console: Console | None = None, seeds: str = "seeds") -> None:
         self.console = console or Console(file=sys.stdout, soft_wrap=True, highlight=False)
         self._shown = shown
-        self._num_epochs = num_epochs
+        self._num_epochs, self._seeds = num_epochs, seeds
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_line = time.monotonic()
@@ -63,7 +63,7 @@ class TrainingProgress:
         """Figures of the latest steps; `done` of this epoch are behind."""
         if not self._shown:
             return
-        figures = f"loss {loss:.4f}  {seeds_per_second:,.0f} seeds/s{f'  {memory.shown()}' if memory else ''}"
+        figures = f"loss {loss:.4f}  {seeds_per_second:,.0f} {self._seeds}/s{f'  {memory.shown()}' if memory else ''}"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, figures=figures)
         elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:

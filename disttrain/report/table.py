@@ -20,7 +20,8 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     names = list(dict.fromkeys([*summary["val"], *summary["test"]]))
     for name in names:
         metrics.add_column(name, justify="right")
-    what = "graphs" if summary["task"].startswith("graph_") else "nodes"
+    about_graphs = summary["task"].startswith("graph_")
+    what = "graphs" if about_graphs else "nodes"
     metrics.add_column(f"{what} scored", justify="right")
     for split in ("val", "test"):
         if summary[split]:
@@ -35,6 +36,8 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     for column in ("phase", "seconds"):
         time.add_column(column, justify="left" if column == "phase" else "right")
     for phase, seconds in summary["seconds"].items():
+        if about_graphs and phase == "partition":
+            phase = "collection"
         time.add_row(phase, f"{seconds:.1f}")
     time.add_section()
     for phase, seconds in summary["step_seconds"].items():
@@ -42,16 +45,18 @@ def show_summary(summary: dict[str, Any], console: Console) -> None:
     console.print(time)
     ranks, machines = counted(summary["world_size"], "rank"), counted(summary["nodes"], "machine")
     rate = summary.get("cache_hit_rate")
-    cached = "graphs" if summary["task"].startswith("graph_") else "remote rows"
+    cached = "graphs" if about_graphs else "remote rows"
     peak = f"{max(summary['peak_rss_bytes']) / 2**30:.2f} GiB"
     shares = [share for share in summary.get("peak_pss_bytes", []) if share is not None]
     if shares:
         peak += f" (with its processes, its share of what several map: {max(shares) / 2**30:.2f} GiB)"
     if gpu := max(summary["peak_gpu_bytes"]):
         peak += f", on its GPU {gpu / 2**30:.2f} GiB"
+    # Of graphs nothing is exchanged but gradients, which are not counted.
+    exchanged = "" if about_graphs else f"; {summary['bytes_exchanged'] / 2**20:,.1f} MiB exchanged"
     console.print(
-        f"{summary['seeds_per_second']:,.0f} seeds/s in training on {ranks}, {machines}; "
-        f"peak memory of a rank {peak}; {summary['bytes_exchanged'] / 2**20:,.1f} MiB exchanged"
+        f"{summary['seeds_per_second']:,.0f} {'graphs' if about_graphs else 'seeds'}/s in training on {ranks}, "
+        f"{machines}; peak memory of a rank {peak}{exchanged}"
         + ("" if rate is None else f", {rate:.0%} of the {cached} came from the cache")
     )
 

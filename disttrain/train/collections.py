@@ -12,6 +12,7 @@ from torch import nn
 from torch_geometric.nn import BatchNorm
 
 from .. import data
+from ..collection.collated import named
 from ..collection.columns import Objects
 from ..collection.files import parse_manifest
 from ..collection.graphs import Graphs
@@ -31,7 +32,7 @@ from ..config import SplitByRatio as ByRatio
 from ..config.counted import counted
 from ..data.digest import add_code, add_files, own_transforms
 from ..data.folds import split_files, split_in_turn, split_rows
-from ..data.split import MASKS, check_labels, has_label
+from ..data.split import MASKS, check_labels, has_label, refuse_signs
 from ..graph.files import MANIFEST
 from ..graph.schema import GRAPH
 from ..roster import Roster
@@ -129,6 +130,7 @@ def divided(graphs: Graphs, experiment: Experiment) -> Graphs:
     numbers = isinstance(task, GraphRegression)
     labelled = has_label(labels, numbers)
     check_labels(labels[labelled], where, numbers)
+    refuse_signs(labels, where, numbers)
     assert isinstance(split, (ByRatio, SplitByFolds, SplitByFiles, SplitByFunction))
     masks: dict[str, np.ndarray] = {}
     given = {"num_graphs": len(labelled), "graphs": NumberedGraphs(graphs.stored, len(labelled))}
@@ -238,5 +240,14 @@ def _why_no_label(graphs: Graphs, label: str) -> str:
                 f"the graphs have it{'' if key is None else f' in {key}'}, but not one row for each; give it the shape "
                 "[1], or [1, K] for several numbers (PyG puts the rows of all graphs end to end)"
             )
+    begins = f"{named(None, label)}: "
+    why = next((line.removeprefix(begins) for line in graphs.manifest["left_out"] if line.startswith(begins)), None)
+    if why is not None and " has none, " in why:
+        return (
+            f"only some of the graphs have it ({why}); give it to all: NaN, or -1 where it is a class, where "
+            "there is none; these are in no split then"
+        )
+    if why is not None:
+        return f"the graphs have it, but it was left out: {why}"
     there = [name for name in graphs.schema.nodes[GRAPH].attributes if not name.endswith("_mask")]
     return f"the graphs have no such attribute; with a row for each graph there are: {', '.join(there) or 'none'}"

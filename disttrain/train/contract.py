@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import traceback
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
-from ..config import ExperimentError
+from ..config import ExperimentError, edge_type_name
+from ..graph.schema import GRAPH
 
 _SEE = "the contract of a module of your own is in disttrain/models/__init__.py"
+_OF_GRAPHS, _OF_NODES = 'docs/collections.md, "A model of your own"', "examples/own_model.py"
 
 
 def check_output(logits: Any, num_seeds: int, out_channels: int) -> None:
@@ -24,6 +30,32 @@ def check_output(logits: Any, num_seeds: int, out_channels: int) -> None:
         f"model.module: the model must return floating numbers [batch_size, out_channels], here "
         f"[{num_seeds}, {out_channels}], but returned {came}; {_SEE}"
     )
+
+
+def lacks_attribute(error: AttributeError, batch: HeteroData) -> ExperimentError | None:
+    """What to say when a model has asked a batch for what it has not; None: the error is another one."""
+    asked = _OF_BATCH.match(str(error))
+    if asked is None:
+        return None
+    example = f"a whole example is in {_OF_GRAPHS if GRAPH in batch.node_types else _OF_NODES}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "torch_geometric" not in Path(f.filename).parts]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    if asked["of"] != "HeteroData":
+        return ExperimentError(
+            f"model.module: what the batch has of a type has no `{asked['name']}`{place}; name it in `self.wants`, and "
+            f"it is in each batch; {_SEE}, {example}"
+        )
+    nodes = ", ".join(batch.node_types)
+    edges = ", ".join(edge_type_name(edge_type) for edge_type in batch.edge_types)
+    relation = ", ".join(map(repr, batch.edge_types[0])) if batch.edge_types else "..."
+    return ExperimentError(
+        f"model.module: the batch has no `{asked['name']}` of its own{place}: it is a HeteroData, also of homogeneous "
+        f'graphs, with the node types {nodes} and the relations {edges}: take batch["{batch.node_types[-1]}"].x, '
+        f"batch[{relation}].edge_index; {_SEE}, {example}"
+    )
+
+
+_OF_BATCH = re.compile(r"'(?P<of>HeteroData|NodeStorage|EdgeStorage)' (?:object )?has no attribute '(?P<name>\w+)'")
 
 
 def check_learnable(model: nn.Module) -> None:

@@ -25,7 +25,9 @@ def convert_collection(experiment: Experiment, world: World, directory: Path) ->
             f"task.kind is {experiment.task.kind}: one graph is no collection that could be converted; expected "
             "graph_classification or graph_regression"
         )
-    collated = prepare_collection(experiment, world).collated
+    # How a run would hold it makes no difference here.
+    mapped = experiment.model_copy(update={"data": experiment.data.model_copy(update={"storage": "mmap"})})
+    collated = prepare_collection(mapped, world).collated
     said = time.monotonic()
 
     def say(how_far: str) -> None:

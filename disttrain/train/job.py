@@ -28,6 +28,8 @@ from .batch_norms import share_batch_norms
 from .collections import collection_plan, prepare_collection
 from .conflicts import graph_conflicts, refuse, world_conflicts
 from .halves import halves_conflicts
+from .label_counts import tell_labels
+from .missing_values import tell_missing
 from .partitions import checked_manifest, num_parts, partition_directory, prepare_graph
 from .trainer import Trainer
 
@@ -56,6 +58,9 @@ def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, 
     graph: Any = (prepare_collection if about_graphs else prepare_graph)(experiment, world)
     partitioned = time.perf_counter()
     task, model = build(experiment, graph, world)
+    tell_labels(experiment, world, graph, task)
+    if world.is_lead:
+        tell_missing(experiment, graph.schema, model)
     seconds = {"partition": partitioned - started, "load": time.perf_counter() - partitioned}
     return Trainer(experiment, world, graph, task, model, fresh=fresh, seconds=seconds).train()
 

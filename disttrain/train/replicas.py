@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .contract import lacks_attribute
+
 # Renamed in torch 2.13.
 _SYNC_BUFFERS = next(
     name
@@ -34,7 +36,12 @@ class _Shell(nn.Module):
             for parameter in self.parameters():
                 total = total.to(parameter.device) + parameter.sum() * 0.0
             return total
-        return self.model(batch)
+        try:
+            return self.model(batch)
+        except AttributeError as error:
+            if (refusal := lacks_attribute(error, batch)) is None:
+                raise
+            raise refusal from error
 
 
 def replicate(model: nn.Module) -> DistributedDataParallel:

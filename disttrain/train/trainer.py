@@ -15,6 +15,7 @@ from torch_geometric.data import HeteroData
 from .. import guard
 from ..collection.loader import GraphLoader
 from ..config import Experiment, ExperimentError
+from ..graph.schema import GRAPH
 from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
@@ -131,7 +132,8 @@ class Trainer:
         with self.memory:
             try:
                 self.saved.open(self.fresh)
-                with TrainingProgress(self.world.is_lead, self.settings.epochs) as self.progress:
+                seeds = "graphs" if self.task.node_type == GRAPH else "seeds"
+                with TrainingProgress(self.world.is_lead, self.settings.epochs, seeds=seeds) as self.progress:
                     if not self._resume():
                         return self._already_done()
                     self._fill_caches()

@@ -157,6 +157,39 @@ def test_a_killed_conversion_is_gone_on_with(tmp_path: Path, monkeypatch: pytest
     assert len(said) > 30, "of another collection, it is begun anew"
 
 
+HALF_WRITTEN = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+columns = len(connection.execute("SELECT * FROM graphs LIMIT 1").fetchone())
+connection.execute("PRAGMA cache_size = 4")  # so that pages go to the disk before the end
+connection.execute("BEGIN")
+for number in range(1000, 1200):
+    marks = ",".join("?" * columns)
+    connection.execute(f"INSERT INTO graphs VALUES ({marks})", [number] + [b"x" * 4000] * (columns - 1))
+os._exit(9)
+"""
+
+
+def test_an_append_that_is_killed_in_the_middle_is_undone_by_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's journal lies there then, by which a connection that only reads may not undo what was half written."""
+    collated = many(tmp_path / "it", 30)
+    access = on_disk(tmp_path / "it", collated)
+    (path,) = access.directory.glob("*.db")
+    before, size = access.pick(np.arange(30))[0], path.stat().st_size
+    for again in (lambda: access, lambda: OnDisk(access.directory, collated, "its fingerprint", "sqlite")):
+        killed = subprocess.run([sys.executable, "-c", HALF_WRITTEN, str(path)], timeout=300, check=False)
+        assert killed.returncode == 9 and path.stat().st_size > size
+        assert path.with_name(f"{path.name}-journal").stat().st_size
+        same_batch(again().pick(np.arange(30))[0].batch(np.arange(30)), before.batch(np.arange(30)))
+        assert path.stat().st_size == size and not path.with_name(f"{path.name}-journal").exists()
+    subprocess.run([sys.executable, "-c", HALF_WRITTEN, str(path)], timeout=300, check=False)
+    monkeypatch.setattr(Sqlite, "_address", lambda self, mode: f"file:{self.path}?mode=ro")
+    with pytest.raises(ExperimentError, match=r"cannot be opened: .*db-journal is of a write that was killed"):
+        OnDisk(access.directory, collated, "its fingerprint", "sqlite")
+
+
 def test_graphs_that_were_added_are_added(tmp_path: Path) -> None:
     first, both = many(tmp_path / "first", 10), many(tmp_path / "both", 30)
     where, said = tmp_path / "database", []

@@ -50,6 +50,25 @@ def test_a_stratified_split_has_its_shares_of_each_class(labels: np.ndarray, see
             assert abs((mask & (labels == label)).sum() - (labels == label).sum() * share) <= 1
 
 
+SEVERAL = st.lists(st.tuples(*[st.sampled_from([0.0, 1.0, np.nan])] * 3), min_size=1, max_size=80).map(np.array)
+
+
+@given(labels=SEVERAL, seed=st.integers(0, 3))
+def test_of_several_labels_each_set_has_its_share_in_each_split(labels: np.ndarray, seed: int) -> None:
+    labelled, shares = np.asarray(~np.isnan(labels).all(axis=1)), (0.6, 0.2, 0.1)
+    split = SplitStratified(by="stratified", train=0.6, val=0.2, test=0.1, seed=seed)
+    masks = split_rows(labels, labelled, split)
+    assert (sum(mask.astype(int) for mask in masks) <= labelled).all()
+    sets = np.unique(np.nan_to_num(labels, nan=-1.0), axis=0, return_inverse=True)[1].reshape(-1)
+    for rows in (labelled, labelled & (labels[:, 0] == 1), *(labelled & (sets == number) for number in set(sets))):
+        for mask, share in zip(masks, shares):
+            assert abs((mask & rows).sum() - rows.sum() * share) < 2
+    for mask, end, start in zip(masks, (0.6, 0.8, 0.9), (0, 0.6, 0.8)):
+        assert mask.sum() == np.floor(labelled.sum() * end + 0.5) - np.floor(labelled.sum() * start + 0.5)
+    again = split_rows(labels, labelled, split)
+    assert all(np.array_equal(one, other) for one, other in zip(masks, again))
+
+
 def test_seeds_and_labels_decide() -> None:
     labels = np.arange(40) % 2
     every = np.ones(40, dtype=bool)

@@ -73,6 +73,18 @@ def test_the_function_has_to_be_there_and_to_take_the_arguments() -> None:
             by_function(split(function, **args), 6, {"graphs": []})
 
 
+def wants_n(n: int) -> Any:
+    return [0], [1], [2]
+
+
+def test_what_a_function_may_ask_for_is_said() -> None:
+    asked = SplitByFunction(by="function", function=f"{__name__}:wants_n")
+    given = {"labels": np.zeros(3), "num_graphs": 3, "graphs": []}
+    expected = r'"n" is missing; it can ask for labels, num_graphs, graphs, by parameters of these names'
+    with pytest.raises(ExperimentError, match=expected):
+        by_function(asked, 3, given)
+
+
 def test_graphs_are_looked_at_by_one_rank_and_the_split_is_part_of_the_run(tmp_path: Path) -> None:
     first = opened(tmp_path, "named", split=split("by_name").model_dump())
     labelled = first.node_attribute("graph", "y") >= 0

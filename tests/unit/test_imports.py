@@ -13,7 +13,7 @@ import disttrain
 PACKAGE = Path(disttrain.__file__).parent
 
 _CONFIG = {"", "config", "environment", "guard", "lasting", "machine_code", "memory", "watchdog", "watchman"}
-_WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead", "place", "roster", "stop"}
+_WORLD = _CONFIG | {"world", "refusal", "notes", "failure", "lead", "place", "roster", "stop", "own_code"}
 _BELOW_TRAIN = _WORLD | {"graph", "data", "sampling", "collection", "models", "tasks", "report"}
 
 MAY_SEE: dict[str, set[str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ from disttrain.config import ExperimentError
 from disttrain.launch.note import Note, read_note, write_note
 from disttrain.launch.progress import read_progress
 from disttrain.launch.queue import FORGOTTEN, parse_jobs
-from disttrain.launch.status import state_of
+from disttrain.launch.status import nearest_run, state_of
 
 EXPERIMENT = "train:\n  epochs: 9\n"
 
@@ -87,6 +88,16 @@ def test_a_living_process_is_known_and_a_dead_one_is_not(tmp_path: Path) -> None
     assert state(run) == "failed"
 
 
+def test_who_holds_the_lock_runs_whatever_its_number(tmp_path: Path) -> None:
+    """As a process in a container does, which writes there the number that it has within."""
+    old = TRAIN.replace(str(json.loads(TRAIN)["time"]), "1.5")
+    run = lay_out(tmp_path / "run", old, dot_lock=f"process 9 on {socket.gethostname()}\n")
+    with open(run / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert state(run) == "running"
+    assert state(run) == "failed"
+
+
 def test_slurm_knows_what_waits_and_runs(tmp_path: Path) -> None:
     jobs = parse_jobs(
         "JobId=7 JobName=a ArrayJobId=7 ArrayTaskId=2-4%1 JobState=PENDING Reason=JobArrayTaskLimit Dependency=(null)\n"
@@ -139,6 +150,11 @@ def test_files_that_are_damaged(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "tu-mutag").mkdir()
+    (tmp_path / "tu-mutag" / "experiment.yaml").touch()
+    (tmp_path / "tu_mutagen").mkdir()  # of no run
+    assert nearest_run(tmp_path / "tu_mutag") == f"; did you mean {tmp_path / 'tu-mutag'}?"
+    assert nearest_run(tmp_path / "other") == nearest_run(tmp_path / "not" / "there") == ""
     with pytest.raises(ExperimentError, match="there is no such directory"):
         cli.run(["status", str(tmp_path / "nothing")])
     with pytest.raises(ExperimentError, match="holds no run"):

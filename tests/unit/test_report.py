@@ -94,6 +94,21 @@ def test_a_metric_without_a_value_is_null_and_a_finished_run_shows_it(tmp_path: 
         show_summary(found, Console(file=file, width=100))
     assert shown[0].getvalue() == shown[1].getvalue()
     assert re.search(r"val +│ +0\.5000 │ +- │ +4", shown[0].getvalue())
+    assert "1 seeds/s" in shown[0].getvalue() and "0.0 MiB exchanged" in shown[0].getvalue()
+
+
+def test_of_graphs_the_table_has_no_words_of_nodes():
+    summary = {
+        "name": "a", "task": "graph_classification", "best_epoch": 1, "epochs": 1, "val": {}, "test": {"accuracy": 1.0},
+        "seconds": {"total": 1.0, "partition": 2.0}, "num_evaluated": {"val": 0, "test": 4}, "step_seconds": {},
+        "world_size": 2, "nodes": 2, "peak_rss_bytes": [2**30], "peak_gpu_bytes": [0], "seeds_per_second": 7.0,
+        "bytes_exchanged": 0,
+    }  # fmt: skip
+    out = io.StringIO()
+    show_summary(summary, Console(file=out, width=120))
+    assert "7 graphs/s in training on 2 ranks, 2 machines" in out.getvalue()
+    assert re.search(r"collection +│ +2\.0", out.getvalue())
+    assert not re.search("partition|seed|node|exchanged", out.getvalue())
 
 
 def test_two_runs_in_one_directory_are_refused(tmp_path: Path):

@@ -201,3 +201,34 @@ def test_whoever_holds_the_lock_and_is_silent_is_not_waited_for(tmp_path: Path) 
         ):
             prepare_collection(Experiment.model_validate(silent), world)
     assert len(opened(tmp_path).collated) == 4
+
+
+MADE_UP = "tests.collections_of_graphs"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"function": f"{MADE_UP}:signs"}, r"of the graphs holds nothing but -1 and 1, and a negative number stands"),
+        (
+            {"function": f"{MADE_UP}:some_without_label"},
+            r"only some of the graphs have it \(graph 0 has none, graph 1 has\); give it to all: NaN, or -1",
+        ),
+        (
+            {"function": f"{MADE_UP}:some_without_label", "args": {"first": False}},
+            r"graph 29 has no `y`, which graph 0 has; all need the same attributes \(a label that is not known is NaN",
+        ),
+        (
+            {"function": f"{MADE_UP}:rings", "pre_filter": f"{MADE_UP}:passes_none"},
+            f"data.pre_filter: {MADE_UP}:passes_none lets none of the 30 graphs of data.function {MADE_UP}:rings pass",
+        ),
+        ({"function": f"{MADE_UP}:empty"}, f"data.function {MADE_UP}:empty: it has no graphs"),
+    ],
+)  # fmt: skip
+def test_labels_and_filters_that_leave_nothing_to_learn(tmp_path: Path, settings: Any, expected: str) -> None:
+    source = {"source": "python", "store": str(tmp_path), "split": {"by": "ratio", "train": 1, "val": 0, "test": 0}}
+    made = {
+        "data": {**source, **settings}, "task": {"kind": "graph_classification"}, "model": {"kind": "gin"}
+    }  # fmt: skip
+    with World.start(device="cpu", timeout=30) as world, pytest.raises(ExperimentError, match=expected):
+        prepare_collection(Experiment.model_validate(made), world)
