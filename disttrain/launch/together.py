@@ -24,6 +24,7 @@ from .shell import shell_command
 
 _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36  # prctl
 _SECONDS_TO_VANISH = 10.0
+_MOST_BYTES = (128 << 10) - 1
 
 
 def together_script(
@@ -138,8 +139,13 @@ def run_script(text: str, environment: dict[str, str] | None = None) -> int:
     and are killed. If this process is killed, the script hears SIGTERM.
 
     Raises:
-        ExperimentError: there is no bash or no setsid.
+        ExperimentError: there is no bash or no setsid, or the script is too long.
     """
+    if (size := len(os.fsencode(text))) > _MOST_BYTES:
+        raise ExperimentError(
+            f"the script has {size} bytes, and one word of a command may have {_MOST_BYTES} on Linux: write it into a "
+            "file by --dry-run, and run that with bash"
+        )
     path = None if environment is None else environment.get("PATH")
     if missing := [program for program in ("bash", "setsid") if shutil.which(program, path=path) is None]:
         raise ExperimentError(f"`{missing[0]}` is not installed here, which the script needs; --dry-run prints it")

@@ -190,6 +190,14 @@ def test_what_it_needs_is_missed_before(tmp_path: Path) -> None:
         run_script(job("true"), {"PATH": str(tmp_path)})
 
 
+def test_a_script_that_is_too_long_is_said() -> None:
+    """Of a hundred hosts, say."""
+    text = "#" + "x" * ((128 << 10) - 2)
+    assert run_script(text) == 0
+    with pytest.raises(ExperimentError, match="131072 bytes, and one word .* file by --dry-run, and run"):
+        run_script(text + "x")
+
+
 def test_words_arrive_as_they_are(tmp_path: Path) -> None:
     words = ["a b", "it's", 'say "x"', "$HOME", "`id`", "\\", "!", "*", "", "ü", "new\nline", "--", "#"]
     text = shell_command(["printf", "%s\\0", *words, Shell('"$0"')])
