@@ -226,13 +226,17 @@ def _close_inherited() -> None:
             os.dup2(nothing, number, inheritable=False)
 
 
-def _enter(namespace: str, name: str) -> None:
-    """From now on this process and those it starts are on another host."""
+def _enter(network: str, name: str) -> None:
+    """From now on this process and those it starts are on another host.
+
+    Args:
+        network: the file of its network namespace.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    network = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    if libc.setns(network, _NEW_NETWORK) or libc.unshare(_NEW_NAMES):
-        raise OSError(ctypes.get_errno(), f"entering {namespace}")
-    os.close(network)
+    file = os.open(network, os.O_RDONLY)
+    if libc.setns(file, _NEW_NETWORK) or libc.unshare(_NEW_NAMES):
+        raise OSError(ctypes.get_errno(), f"entering {network}")
+    os.close(file)
     socket.sethostname(name)
 
 

@@ -84,6 +84,10 @@ class Host:
     def lose_power(self) -> None:
         """Nothing of it says another word: its cable is cut before its processes are killed."""
         self.unplug()
+        self.kill()
+
+    def kill(self) -> None:
+        """All its processes, by SIGKILL; the host itself still answers for them: their connections are closed."""
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -94,7 +98,9 @@ class Host:
         def start(
             command: list[str], environment: dict[str, str], directory: Path, out: IO[bytes], err: IO[bytes]
         ) -> Forked:
-            here = {"GLOO_SOCKET_IFNAME": "eth0", "DISTTRAIN_TEST_HOST": f"{self._namespace} {self.name}"}
+            # The server has mounts of its own, and does not see what is mounted later.
+            network = f"/proc/{os.getpid()}/root/run/netns/{self._namespace}"
+            here = {"GLOO_SOCKET_IFNAME": "eth0", "DISTTRAIN_TEST_HOST": f"{network} {self.name}"}
             return server.start(command, {**environment, **here}, directory, out, err)
 
         return start

@@ -140,7 +140,7 @@ class Job:
             "--nnodes": self.nodes,
             "--max-restarts": str(self.restarts),
             # What it takes until a machine that is gone is done without, which is half a minute by itself.
-            "--rdzv-conf": f"is_host={int(host is holder)},join_timeout=120,last_call_timeout=20,keep_alive_interval=2",
+            "--rdzv-conf": f"is_host={int(host is holder)},join_timeout=120,last_call_timeout=20",
         }
         command = [f"{word.partition('=')[0]}={changed.get(word.partition('=')[0], '')}"
                    if word.partition("=")[0] in changed else word for word in command]  # fmt: skip

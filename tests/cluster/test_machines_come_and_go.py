@@ -29,6 +29,8 @@ pytestmark = pytest.mark.cluster
 
 PACE = 1.0
 """Seconds that a batch takes while something is done to the machines."""
+PACE_BEFORE = 6.0
+"""And until all of them take part: some may be slow to start, and the run is not to be over before."""
 MARGIN = 45.0
 """Beyond what a time should be: others use this machine too."""
 
@@ -56,6 +58,15 @@ def worlds(directory: Path) -> list[tuple[str, int]]:
 def present(directory: Path) -> int:
     """Machines that take part; a job may begin with fewer, when some are slow to start."""
     return worlds(directory)[-1][1] if events(directory) else 0
+
+
+def all_at_work(job: Job, count: int, *directories: Path) -> None:
+    """Wait until so many machines take part, and three steps are done."""
+    job.wait(lambda: all(present(directory) == count for directory in directories), f"{count} machines")
+    for directory in directories:
+        set_pace(directory, PACE)
+    job.wait(lambda: all(steps(directory) >= 3 for directory in directories), f"three steps of {count} machines")
+    assert all(present(directory) == count for directory in directories), job.said()
 
 
 def train(
@@ -102,12 +113,12 @@ def elsewhere(host: Host, out: Path) -> Iterator[None]:
 
 def lose_the_first_rank(server: Preloaded, directory: Path, number: int) -> tuple[float, list[tuple[str, int]]]:
     """Three machines on a shared disk, the store on a fourth: rank 0's loses power, and comes back."""
-    lay_out(directory, PACE)
+    lay_out(directory, PACE_BEFORE)
     arguments = ["launch.nodes=3", "launch.min_nodes=2"]
     with hosts(4, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
         job = Job(server, "2:3", (apart.address, None), arguments)
         agents = [job.join(host, directory) for host in made]
-        job.wait(lambda: present(directory) == 3 and steps(directory) >= 3, "three steps of three machines")
+        all_at_work(job, 3, directory)
         holder = (directory / "runs" / "tiny" / ".lock").read_text()
         lost = next(host for host in made if host.name in holder)
         lost.lose_power()
@@ -126,12 +137,11 @@ def lose_the_first_rank(server: Preloaded, directory: Path, number: int) -> tupl
 
 def cut_off(server: Preloaded, directory: Path, number: int) -> dict[str, Any]:
     """Two machines, each with a disk of its own: the one that made the partitions is cut off, and comes back."""
-    places = [lay_out(directory / f"disk-{k}", PACE) for k in (1, 2)]
+    places = [lay_out(directory / f"disk-{k}", PACE_BEFORE) for k in (1, 2)]
     with hosts(3, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
         job = Job(server, "1:2", (apart.address, None), ["launch.nodes=2", "launch.min_nodes=1"])
         agents = [job.join(host, place) for host, place in zip(made, places, strict=True)]
-        job.wait(lambda: [present(place) for place in places] == [2, 2], "both machines")
-        job.wait(lambda: min(steps(place) for place in places) >= 3, "three steps")
+        all_at_work(job, 2, *places)
         first = next(k for k in (0, 1) if not (places[k] / "parts" / "holds.json").exists())
         other = 1 - first
         made[first].unplug()
@@ -154,7 +164,7 @@ def cut_off(server: Preloaded, directory: Path, number: int) -> dict[str, Any]:
 
 def lose_the_parts(server: Preloaded, directory: Path, number: int) -> tuple[int, float, str]:
     """Only one machine has the data, and the other was sent its part: that alone cannot go on."""
-    places = [lay_out(directory / f"disk-{k}", PACE) for k in (1, 2)]
+    places = [lay_out(directory / f"disk-{k}", PACE_BEFORE) for k in (1, 2)]
     code = (
         "import pathlib\nfrom disttrain.config import ExperimentError\nfrom tests.graphs import zoo\n\n\ndef graph():\n"
         "    if not pathlib.Path('data').exists():\n        raise ExperimentError('there are no data here')\n"
@@ -171,7 +181,7 @@ def lose_the_parts(server: Preloaded, directory: Path, number: int) -> tuple[int
     with hosts(3, f"10.79.{number}") as (*made, apart), elsewhere(apart, directory / "store.out"):
         job = Job(server, "1:2", (apart.address, None), arguments, restarts=1)
         agents = [job.join(host, place) for host, place in zip(made, places, strict=True)]
-        job.wait(lambda: present(places[0]) == 2 and steps(places[0]) >= 2, "two steps of two machines")
+        all_at_work(job, 2, *places)
         made[0].lose_power()
         since = time.monotonic()
         (code_of_it,) = job.end([agents[1]])
@@ -180,13 +190,13 @@ def lose_the_parts(server: Preloaded, directory: Path, number: int) -> tuple[int
 
 def lose_the_store(server: Preloaded, directory: Path, number: int) -> tuple[int, float, str]:
     """The machine that holds torchrun's store loses power: the job is over, on machines that would go on without."""
-    lay_out(directory, PACE)
+    lay_out(directory, PACE_BEFORE)
     arguments = ["launch.nodes=2", "launch.min_nodes=1"]
     with hosts(2, f"10.79.{number}") as made:
         job = Job(server, "1:2", (made[0].address, made[0]), arguments)
         # Not forked: its guard is to know torchrun by its command.
         started = [job.join(host, directory, forked=False) for host in made]
-        job.wait(lambda: present(directory) == 2 and steps(directory) >= 2, "two steps of two machines")
+        all_at_work(job, 2, directory)
         made[0].lose_power()
         since = time.monotonic()
         (code,) = job.end([started[1]])
@@ -195,17 +205,50 @@ def lose_the_store(server: Preloaded, directory: Path, number: int) -> tuple[int
 
 def tell_one_to_stop(server: Preloaded, directory: Path, number: int) -> tuple[list[int], list[tuple[str, int]], str]:
     """One of two machines is wanted elsewhere: its agent gets SIGTERM, and the other goes on."""
-    lay_out(directory, PACE)
+    lay_out(directory, PACE_BEFORE)
     with hosts(2, f"10.79.{number}") as made:
         job = Job(server, "1:2", (made[0].address, made[0]), ["launch.nodes=2", "launch.min_nodes=1"])
         agents = [job.join(host, directory) for host in made]
-        job.wait(lambda: present(directory) == 2 and steps(directory) >= 2, "two steps of two machines")
+        all_at_work(job, 2, directory)
         agents[1].process.send_signal(15)
         (stopped,) = job.end([agents[1]])
         job.wait(lambda: worlds(directory)[-1] == ("resume", 1), "the other machine going on")
         set_pace(directory, 0.0)
         finished(job, [agents[0]], directory)
         return [stopped], worlds(directory), job.said()
+
+
+def kill_one(server: Preloaded, directory: Path, number: int) -> tuple[float, list[tuple[str, int]]]:
+    """All that one of two machines runs is killed, and nobody starts it again: the other goes on to the end."""
+    lay_out(directory, PACE_BEFORE)
+    with hosts(2, f"10.79.{number}") as made:
+        job = Job(server, "1:2", (made[0].address, made[0]), ["launch.nodes=2", "launch.min_nodes=1"])
+        agents = [job.join(host, directory) for host in made]
+        all_at_work(job, 2, directory)
+        made[1].kill()
+        since = time.monotonic()
+        job.wait(lambda: worlds(directory)[-1] == ("resume", 1), "the other machine going on")
+        took = time.monotonic() - since
+        set_pace(directory, 0.0)
+        finished(job, [agents[0]], directory)
+    return took, worlds(directory)
+
+
+def kill_one_of_those_needed(server: Preloaded, directory: Path, number: int) -> tuple[int, float, str]:
+    """The same where none may be missing: the job is over, and started again goes on."""
+    lay_out(directory, PACE_BEFORE)
+    with hosts(2, f"10.79.{number}") as made:
+        job = Job(server, "2", (made[0].address, made[0]), ["launch.nodes=2"], restarts=0)
+        agents = [job.join(host, directory) for host in made]
+        all_at_work(job, 2, directory)
+        made[1].kill()
+        since = time.monotonic()
+        (code,) = job.end([agents[0]])
+        took, said = time.monotonic() - since, agents[0].said()
+        assert not (directory / "runs" / "tiny" / "DONE").exists()
+        set_pace(directory, 0.0)
+        finished(job, [job.join(host, directory) for host in made], directory)
+    return code, took, said
 
 
 def slow(host: Host, undo: ExitStack) -> None:
@@ -222,6 +265,8 @@ SCENARIOS: dict[str, Callable[..., Any]] = {
     "lost parts": lose_the_parts,
     "lost store": lose_the_store,
     "one stops": tell_one_to_stop,
+    "one killed": kill_one,
+    "needed one killed": kill_one_of_those_needed,
     "two": lambda *given: train(*given, 2),
     "three": lambda *given: train(*given, 3),
     "slow": lambda *given: train(*given, 2, slow),
@@ -279,9 +324,9 @@ def test_what_lies_between_the_ranks_changes_nothing(name: str, other: str, outc
 def test_the_machine_of_the_first_rank_is_lost_and_comes_back(outcomes: Outcomes) -> None:
     took, found = outcomes["three lose one"][0].result()
     print(f"two of three went on after {took:.0f} s")
-    assert found[-2:] == [("resume", 2), ("resume", 3)]
-    # train.timeout, three keep-alives of 2 s, the last call of 20 s, and the start of ranks.
-    assert took < 12 + 6 + 20 + MARGIN
+    assert found[-3:] in ([("start", 3), ("resume", 2), ("resume", 3)], [("resume", n) for n in (3, 2, 3)])
+    # train.timeout, three keep-alives of 5 s, the last call of 20 s, and the start of ranks.
+    assert took < 12 + 15 + 20 + MARGIN
     same_course(directory_of(outcomes, "three lose one"), directory_of(outcomes, "three"))
 
 
@@ -290,9 +335,9 @@ def test_a_machine_that_is_cut_off_is_done_without_and_joins_again(outcomes: Out
     the newest checkpoint; the other one's older directory does not count."""
     found = outcomes["cut off"][0].result()
     print(f"the other machine went on after {found['seconds']:.0f} s")
-    assert found["seconds"] < 12 + 6 + 20 + MARGIN
+    assert found["seconds"] < 12 + 15 + 20 + MARGIN
     survivor = found["places"][found["other"]]
-    assert worlds(survivor)[-2:] == [("resume", 1), ("resume", 2)]
+    assert worlds(survivor)[-3:] in ([("start", 2), ("resume", 1), ("resume", 2)], [("resume", n) for n in (2, 1, 2)])
     assert "partitioning again" in found["said"]
     for place in found["places"]:
         weights = last_weights(place)
@@ -303,7 +348,7 @@ def test_a_machine_that_is_cut_off_is_done_without_and_joins_again(outcomes: Out
 def test_parts_that_are_lost_are_named(outcomes: Outcomes) -> None:
     code, seconds, said = outcomes["lost parts"][0].result()
     print(f"over after {seconds:.0f} s")
-    assert code != 0 and seconds < 12 + 6 + 20 + 20 + MARGIN
+    assert code != 0 and seconds < 12 + 15 + 20 + 20 + MARGIN
     assert re.search(ELASTIC["partitions-are-lost-with-their-machine"], said), said
 
 
@@ -316,6 +361,28 @@ def test_without_the_store_the_job_is_over(outcomes: Outcomes) -> None:
 
 def test_a_machine_that_is_told_to_stop_leaves_the_others_at_work(outcomes: Outcomes) -> None:
     _, found, said = outcomes["one stops"][0].result()
-    assert found[-1] == ("resume", 1)
+    assert found[-2:] in ([("start", 2), ("resume", 1)], [("resume", 2), ("resume", 1)])
     assert re.search(ELASTIC["one-of-the-machines-is-told-to-stop"], said), said
     same_course(directory_of(outcomes, "one stops"), directory_of(outcomes, "two"))
+
+
+def test_the_other_machine_goes_on_when_one_is_killed(outcomes: Outcomes) -> None:
+    took, found = outcomes["one killed"][0].result()
+    print(f"the other machine went on after {took:.0f} s")
+    assert found[-2:] in ([("start", 2), ("resume", 1)], [("resume", 2), ("resume", 1)])
+    assert took < 12 + 15 + 20 + MARGIN
+    same_course(directory_of(outcomes, "one killed"), directory_of(outcomes, "two"))
+
+
+def test_a_job_that_needs_all_machines_is_over_when_one_is_killed_and_goes_on_when_started_again(
+    outcomes: Outcomes,
+) -> None:
+    code, seconds, said = outcomes["needed one killed"][0].result()
+    print(f"over after {seconds:.0f} s")
+    assert code != 0 and seconds < 12 + MARGIN
+    assert "rank 1 on host-2" in said or "rank 0 on host-2" in said, said
+    run, whole = directory_of(outcomes, "needed one killed"), directory_of(outcomes, "two")
+    assert worlds(run) == [("start", 2), ("resume", 2)]
+    assert losses(run) == losses(whole)
+    weights = last_weights(run)
+    assert all(torch.equal(weights[key], tensor) for key, tensor in last_weights(whole).items())
