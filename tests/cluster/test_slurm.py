@@ -278,6 +278,38 @@ def test_an_array_over_three_seeds(jobs: Jobs, submitted: dict[str, str]) -> Non
     )
 
 
+STAND_IN = """#!/bin/bash
+# In the place of Python: lasts until it is asked to stop, or to end well.
+run=runs/alone/${!#}
+echo began >>"$run/attempts"
+until [ -e "$run/STOP" ] || [ -e go ]; do sleep 0.1; done
+rm -f "$run/STOP"
+[ ! -e go ] || touch "$run/DONE"
+"""
+
+
+def test_a_task_of_an_array_requeues_itself_only(jobs: Jobs) -> None:
+    (jobs.folder / "stand-in").write_text(STAND_IN)
+    (jobs.folder / "stand-in").chmod(0o755)
+    array = ["sweep.grid.seed=[0,1,2]", "launch.nodes=1", "name=alone"]
+    job = jobs.submit(*array, f"launch.python={jobs.folder / 'stand-in'}")
+    runs = [jobs.folder / "runs" / "alone" / f"seed={k}" for k in range(3)]
+
+    def attempts() -> list[int]:
+        files = [run / "attempts" for run in runs]
+        return [len(file.read_text().split()) if file.exists() else 0 for file in files]
+
+    wait_for(lambda: attempts() == [1, 1, 1], SECONDS, "three tasks")
+    said = [jobs.cluster.run("scontrol", "--oneliner", "show", "job", f"{job}_{k}") for k in range(3)]
+    (last,) = (k for k in range(3) if said[k].startswith(f"JobId={job} "))  # which has the number of the array
+    jobs.cluster.run("scancel", "--signal=USR1", "--batch", f"{job}_{last}")
+    wait_for(lambda: attempts()[last] == 2, SECONDS, f"the second attempt: {jobs.said('runs/alone')}")
+    (jobs.folder / "go").touch()
+    wait_for(lambda: not jobs.cluster.run("squeue", "--noheader", "--job", job).split(), SECONDS, "the end")
+    assert attempts() == [2 if k == last else 1 for k in range(3)], jobs.said("runs/alone")
+    assert all((run / "DONE").exists() for run in runs)
+
+
 def test_the_template_works_by_itself(jobs: Jobs, submitted: dict[str, str]) -> None:
     run, job = "runs/experiment", submitted["experiment"]
     assert jobs.until_over(run, job) == "COMPLETED", jobs.said(run)
