@@ -39,6 +39,7 @@ from .randomness import seed_step
 from .running_statistics import RunningStatistics
 from .saving import SavedRun
 from .schedule import set_learning_rate
+from .step_log import StepLog
 from .stopping import stop_here, validate
 from .summary import run_summary
 from .trained_on import described_schema
@@ -77,10 +78,8 @@ class Trainer:
     ) -> None:
         self.started = time.perf_counter() - sum((seconds or {}).values())
         self.experiment, self.settings, self.world, self.task = experiment, experiment.train, world, task
-        self.fresh = fresh
         check_learnable(model)
-        self.model = model.to(world.device)
-        self.manifest = graph.manifest
+        self.model, self.manifest, self.fresh = model.to(world.device), graph.manifest, fresh
         self.precision = Precision(self.settings.precision, world.device)
         keep_fp32(self.model, self.settings.fp32_layers, world.device)
         if self.settings.fp32_layers and self.settings.precision == "fp32" and world.is_lead:
@@ -111,9 +110,8 @@ class Trainer:
             experiment, world, identity, task.describe(), described_schema(graph), self.position, self.model,
             self.optimizer, self.precision, self.statistics,
         )  # fmt: skip
-        self.steps_here, self.seeds_here = 0, 0
-        self.losses = StepLosses()
-        self.logged_at, self.logged_phases = time.perf_counter(), dict.fromkeys(STEP_PHASES, 0.0)
+        self.steps_here, self.seeds_here, self.losses = 0, 0, StepLosses()
+        self.step_log = StepLog(self.clock)
         self.epoch_phases: dict[str, float] = {}
         self.epoch_cpu = 0.0
         self.noted: set[tuple[str, str]] = set()
@@ -160,7 +158,7 @@ class Trainer:
         position = self.position
         self.progress.epoch(position.epoch, self.epoch_steps, position.epoch_step)
         self.model.train()
-        self.logged_at = time.perf_counter()
+        self.step_log.leave_out()
         self.epoch_phases = {phase: self.clock.seconds[phase] for phase in ("train", *STEP_PHASES)}
         self.epoch_cpu = time.process_time()
         while not self._at_the_end():
@@ -192,7 +190,7 @@ class Trainer:
                     self._log_steps(share=log)
                 if save:
                     self._save()
-                    self.logged_at = time.perf_counter()
+                    self.step_log.leave_out()
                 if stop:
                     position.unscored = last
                     stop_here(self)
@@ -240,10 +238,8 @@ class Trainer:
             seconds={phase: self.clock.seconds[phase] - before for phase, before in self.epoch_phases.items()},
             cpu_seconds=cpu_seconds,
         )  # fmt: skip
-        often = self.settings.checkpoint
-        save = (position.epoch + 1) % often.every_epochs == 0 or position.step % (
-            often.every_steps or position.step + 1
-        ) == 0
+        often, step = self.settings.checkpoint, position.step
+        save = (position.epoch + 1) % often.every_epochs == 0 or step % (often.every_steps or step + 1) == 0
         if evaluation is not None:
             self._write_down("val", evaluation)
             position.remember_extra(not due)
@@ -329,20 +325,15 @@ class Trainer:
                 self.statistics.share()
         position.epoch_loss.add(summed.total, summed.weight, summed.num_seeds)
         position.skipped += summed.num_bad
-        now = time.perf_counter()
-        seconds, self.logged_at = now - self.logged_at, now
-        self.clock.seconds["train"] += seconds
-        phases = {phase: self.clock.seconds[phase] for phase in STEP_PHASES}
-        per_step = {phase: (phases[phase] - self.logged_phases[phase]) / summed.steps for phase in STEP_PHASES}
-        self.logged_phases = phases
-        loss, rate = MeanLoss(summed.total, summed.weight).mean, summed.num_seeds / max(1e-9, seconds)
+        figures = self.step_log.figures(summed.steps, summed.num_seeds)
+        loss = MeanLoss(summed.total, summed.weight).mean
         scale = {"scale": scaler.get_scale()} if scaler.is_enabled() else {}
         skipped = {"skipped": summed.num_bad} if summed.num_bad else {}
         self.saved.write(
-            "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], seeds_per_second=rate, steps=summed.steps,
-            step_seconds=per_step, memory=summed.memory.figures(), **scale, **skipped,
+            "train", loss=loss, lr=self.optimizer.param_groups[0]["lr"], **figures, memory=summed.memory.figures(),
+            **scale, **skipped,
         )  # fmt: skip
-        self.progress.steps(position.epoch_step, loss, rate, summed.memory)
+        self.progress.steps(position.epoch_step, loss, figures["seeds_per_second"], summed.memory)
 
     def _save(self) -> None:
         with self.clock.wall("checkpoint"):
@@ -404,6 +395,5 @@ class Trainer:
             if isinstance(loader, GraphLoader):
                 loader.close()
         del self.gradient, self.optimizer, self.model, self.bad_steps
-        self.loaders = {}
-        self.losses = StepLosses()
+        self.loaders, self.losses = {}, StepLosses()
         gc.collect()
