@@ -84,10 +84,11 @@ def test_the_commands_of_the_page_on_graphs(place: Path, capfd: pytest.CaptureFi
 
 
 def test_the_commands_of_the_page_on_clusters(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without starting anything; README's commands and tests/cluster start the like. Sections: this machine, Docker."""
+    """Without starting anything; README's commands and tests/cluster start the like."""
     (place / "configs").symlink_to(REPOSITORY / "configs")
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text_of("clusters.md"), re.MULTILINE | re.DOTALL))
-    for section, backend, tried in (("On one machine", "local", 2), ("Docker", "docker", 2)):
+    of_sections = ("On one machine", "local", 2), ("Docker", "docker", 2), ("Machines that come and go", "local", 1)
+    for section, backend, tried in of_sections:
         lines = [line[4:] for line in sections[section].splitlines() if line.startswith("    python -m disttrain ")]
         assert len(lines) == tried
         for line in lines:
