@@ -14,6 +14,7 @@ from torch_geometric.data import HeteroData
 from disttrain.config import Experiment, ExperimentError, Launch
 from disttrain.train import job
 from disttrain.train.checkpoint import CheckpointDirectory
+from disttrain.train.trainer import Trainer
 from disttrain.world import World
 from tests.ranks import run_ranks
 from tests.training import events
@@ -119,6 +120,12 @@ def same_course(directory: Path, name: str) -> None:
     assert summaries[0]["steps"] == summaries[1]["steps"]
 
 
+def begun(directory: Path, name: str) -> list[tuple[int, int, int | None]]:
+    """Ranks, machines and shares of each leg."""
+    found = [event for event in events(directory / "runs" / name) if event["event"] in ("start", "resume")]
+    return [(event["world_size"], event["nodes"], event.get("shares")) for event in found]
+
+
 NORMED = {"kind": "custom", "module": "tests.distributed.test_elastic:Normed"}
 RUNS: dict[str, dict[str, Any]] = {
     "local": {},
@@ -150,21 +157,17 @@ def test_two_machines_one_and_two_again(tmp_path: Path) -> None:
     train_by(tmp_path, 2, [(2, 4), (1, 9), (2, None)], RUNS)
     for name in RUNS:
         same_course(tmp_path, name)
-        begun = [e for e in events(tmp_path / "runs" / name) if e["event"] in ("start", "resume")]
-        assert [(e["world_size"], e["nodes"], e.get("shares")) for e in begun] == [
-            (2, 2, None),
-            (1, 1, 2),
-            (2, 2, None),
-        ]
+        assert begun(tmp_path, name) == [(2, 2, None), (1, 1, 2), (2, 2, None)]
 
 
 def test_three_machines_two_and_one(tmp_path: Path) -> None:
     """With two of three, one rank has two shares of a step and the other one; a partition has no seed."""
     joined = {**GRAPH_RUNS["joined"], "train": {"epochs": 6}}
     runs = {name: RUNS[name] for name in ("local", "normed")} | {"joined": joined}
-    train_by(tmp_path, 3, [(3, 2), (2, 8), (1, 11), (3, None)], runs)
+    train_by(tmp_path, 3, [(3, 2), (2, 4), (1, 7), (3, None)], runs)
     for name in runs:
         same_course(tmp_path, name)
+        assert begun(tmp_path, name) == [(3, 3, None), (2, 2, 3), (1, 1, 3), (3, 3, None)]
 
 
 GRAPH_RUNS: dict[str, dict[str, Any]] = {
@@ -186,6 +189,7 @@ def test_collections_of_graphs(tmp_path: Path) -> None:
     train_by(tmp_path, 2, [(2, 4), (1, 8), (2, None)], runs)
     for name in GRAPH_RUNS:
         same_course(tmp_path, name)
+        assert begun(tmp_path, name) == [(2, 2, None), (1, 1, 2), (2, 2, None)]
 
 
 def two_ranks(world: World, directory: str, runs: list[tuple[str, int | None]]) -> None:
@@ -214,32 +218,36 @@ def test_the_same_ranks_on_one_machine_instead_of_two(tmp_path: Path) -> None:
 PER_RANK: dict[str, dict[str, Any]] = {
     "local": {"train": {"elastic": {"keep": "per_rank"}, "scheduler": {"kind": "linear"}}},
     "anywhere": {"sampling": {"locality": False}, "train": {"elastic": {"keep": "per_rank", "lr": "sqrt"}}},
-    "graphs": {**GRAPH_RUNS["rounds"], "train": {"elastic": {"keep": "per_rank", "lr": "constant"}}},
+    "graphs": {**GRAPH_RUNS["rounds"], "train": {"epochs": 3, "elastic": {"keep": "per_rank", "lr": "constant"}}},
 }
 """The batch of each rank stays; what a step has changes with the machines."""
+Seen = list[tuple[str, int, int, list[int]]]
+"""Run, epoch, step of the epoch, places of the seeds in the split: of each batch of a rank."""
 
 
-def per_rank(world: World, directory: str, legs: list[str]) -> None:
+def per_rank(world: World, directory: str, last: int | None) -> Seen:
+    """To a step, with a checkpoint of each."""
+    seen: Seen = []
     for name, settings in PER_RANK.items():
         try:
-            train_to(world, experiment(directory, name, 2, settings), int(legs[0]) if legs else None)
+            train_to(world, experiment(directory, name, 2, settings), last, name, seen)
         except Stopped:
             pass
+    return seen
 
 
 class Stopped(Exception):
     """Stands for a machine that is lost."""
 
 
-def train_to(world: World, experiment: Experiment, last: int | None) -> None:
+def train_to(world: World, experiment: Experiment, last: int | None, name: str, seen: Seen) -> None:
     """Not by `max_steps`, which is part of a schedule that falls to the end."""
-    from disttrain.train.trainer import Trainer
-
     step = Trainer._train_step
 
     def mortal(self: Trainer, batch: Any) -> None:
         if last is not None and self.position.step == last and not self.gradient.is_open:
             raise Stopped
+        seen.append((name, batch.epoch, batch.step, batch[self.task.node_type].input_id.tolist()))
         step(self, batch)
 
     Trainer._train_step = mortal
@@ -250,13 +258,21 @@ def train_to(world: World, experiment: Experiment, last: int | None) -> None:
 
 
 def test_what_each_rank_has_may_stay_instead(tmp_path: Path) -> None:
-    for machines, legs in ((2, ["4"]), (1, ["12"]), (2, [])):
-        run_ranks(per_rank, machines, str(tmp_path), legs)
+    """The changes come in the middle of epochs: after 4 steps of two ranks, and after 8 of one."""
+    seen: Seen = []
+    for machines, last in ((2, 4), (1, 12), (2, None)):
+        for of_rank in run_ranks(per_rank, machines, str(tmp_path), last):
+            seen += of_rank
     for name in PER_RANK:
         found = events(tmp_path / "runs" / name)
-        epochs = [event["seeds"] for event in found if event["event"] == "epoch"]
-        assert len(epochs) == 2 and len(set(epochs)) == 1, f"{name}: as many seeds in each epoch"
-        assert name == "graphs" or epochs[0] == 84, f"{name}: each seed once"
+        num_seeds, steps = (31, [3, 5, 5]) if name == "graphs" else (84, [10, 8])
+        for epoch in range(len(steps)):
+            batches = [(step, places) for run, of, step, places in seen if (run, of) == (name, epoch)]
+            once = sorted(place for _, places in batches for place in places)
+            assert once == list(range(num_seeds)), f"{name}, epoch {epoch}: each seed once"
+            assert {step for step, _ in batches} == set(range(steps[epoch])), f"{name}, epoch {epoch}"
+        epochs = [(event["seeds"], event["step"]) for event in found if event["event"] == "epoch"]
+        assert epochs == [(num_seeds, sum(steps[: epoch + 1])) for epoch in range(len(steps))], name
         rates = {event["step"]: event["lr"] for event in found if event["event"] == "train"}
         before, after = rates[4], rates[5]
         if name == "local":  # 7 steps an epoch with two machines, 14 with one; linear from 1 to 0
