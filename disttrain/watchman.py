@@ -83,6 +83,8 @@ class _Guard:
         # Whatever else has started ranks, a user's shell or program, is left alone.
         if _is_torchrun(self.agent.process):
             self._see_agent_off()
+        if self.agent.gone():
+            _remove_empty_log_folders()
 
     def _watch_rank(self) -> None:
         try:
@@ -292,6 +294,20 @@ def _load(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _remove_empty_log_folders() -> None:
+    """Those that torchrun has made among the temporary ones, for logs that nobody asked for; it leaves them."""
+    path = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    while path and not os.path.basename(path).startswith("torchelastic_"):
+        path = os.path.dirname(path) if os.path.dirname(path) != path else ""
+    if not path:
+        return
+    for folder, _, _ in os.walk(path, topdown=False):
+        try:
+            os.rmdir(folder)
+        except OSError:  # not empty, or gone
+            pass
 
 
 def find_agent() -> int:

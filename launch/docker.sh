@@ -114,8 +114,8 @@ start "${ssh[@]}" user@host1 \
         --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
         --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --label=disttrain.job="$job-1" disttrain:cpu python -m \
         torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
-        --rdzv-endpoint=host1:22298 --rdzv-id="$job" --rdzv-conf=is_host=1,join_timeout=600 --local-addr=host1 -m \
-        disttrain experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' \
+        --rdzv-endpoint=host1:22298 --rdzv-id="$job" --rdzv-conf=is_host=1,join_timeout=600 --local-addr=host1 \
+        --log-dir=/dev/null -m disttrain experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' \
         launch.docker.directory=/shared/project launch.docker.user=1000:1000)"
 start "${ssh[@]}" user@host2 \
     "$(words \
@@ -124,7 +124,7 @@ start "${ssh[@]}" user@host2 \
         --mount=type=volume,source=disttrain-code,target=/var/cache/disttrain \
         --env=TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 --label=disttrain.job="$job-2" disttrain:cpu python -m \
         torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
-        --rdzv-endpoint=host1:22298 --rdzv-id="$job" --rdzv-conf=is_host=0,join_timeout=600 --local-addr=host2 -m \
-        disttrain experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' \
+        --rdzv-endpoint=host1:22298 --rdzv-id="$job" --rdzv-conf=is_host=0,join_timeout=600 --local-addr=host2 \
+        --log-dir=/dev/null -m disttrain experiment.yaml 'launch.docker.hosts=[user@host1, user@host2]' \
         launch.docker.directory=/shared/project launch.docker.user=1000:1000)"
 supervise

@@ -90,8 +90,8 @@ trap : PIPE  # nobody reads what this script says any more
 
 start python -m torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
     --rdzv-endpoint=localhost:"$port" --rdzv-id="$job" --rdzv-conf=is_host=1,join_timeout=600 --local-addr=localhost \
-    -m disttrain experiment.yaml launch.nodes=2
+    --log-dir=/dev/null -m disttrain experiment.yaml launch.nodes=2
 start python -m torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=0 --rdzv-backend=c10d \
     --rdzv-endpoint=localhost:"$port" --rdzv-id="$job" --rdzv-conf=is_host=0,join_timeout=600 --local-addr=localhost \
-    -m disttrain experiment.yaml launch.nodes=2
+    --log-dir=/dev/null -m disttrain experiment.yaml launch.nodes=2
 supervise

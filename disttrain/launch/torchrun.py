@@ -56,6 +56,7 @@ def torchrun_command(
         Shell(f'--rdzv-id="{run_id}"') if isinstance(run_id, Shell) else f"--rdzv-id={run_id}",
         f"--rdzv-conf={','.join(f'{key}={value}' for key, value in rendezvous.items())}",
         *([] if local_address is None else [f"--local-addr={local_address}"]),
+        "--log-dir=/dev/null",  # otherwise torchrun leaves an empty folder in the temporary ones
         *program,
     ]
 

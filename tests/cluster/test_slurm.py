@@ -344,6 +344,7 @@ def test_nothing_is_left(jobs: Jobs, submitted: dict[str, str]) -> None:
         assert others == []
         shared = subprocess.run(node.command("ls", "-A", "/dev/shm"), capture_output=True, text=True, timeout=30)
         assert (shared.returncode, shared.stdout) == (0, "")
-    assert os.listdir(jobs.folder / "temporary") == []
+    # torch makes its cache of compiled code there, one for each user.
+    assert [name for name in os.listdir(jobs.folder / "temporary") if name != "torchinductor_root"] == []
     parts = [name for name in os.listdir(jobs.folder) if "parts" in name]
     assert parts == ["parts"], parts

@@ -203,7 +203,8 @@ def test_every_word_arrives_byte_for_byte(hosts: Hosts) -> None:
             "registry/disttrain:cuda", "python", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=4",
             "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=gpu-1:26557", f"--rdzv-id={job_id}",
             f"--rdzv-conf=is_host={int(machine == 0)},join_timeout=600",
-            f"--local-addr={('gpu-1', 'gpu-2.example')[machine]}", "-m", "disttrain", "experiment.yaml", *ODD,
+            f"--local-addr={('gpu-1', 'gpu-2.example')[machine]}", "--log-dir=/dev/null",
+            *("-m", "disttrain", "experiment.yaml"), *ODD,
         ]  # fmt: skip
     assert len(jobs) == 1
     for container in ("disttrain-tiny-1", "disttrain-tiny-2"):

@@ -63,7 +63,8 @@ def test_every_word_arrives_as_it_is(tmp_path: Path) -> None:
         assert words == [
             "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=3", "--max-restarts=1",
             "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:4711", job,
-            f"--rdzv-conf=is_host={int(machine == 0)},join_timeout=600", "--local-addr=localhost", "-m", "disttrain",
+            f"--rdzv-conf=is_host={int(machine == 0)},join_timeout=600", "--local-addr=localhost",
+            "--log-dir=/dev/null", "-m", "disttrain",
             "it's mine.yaml", *overrides, "--fresh",
             "NOTE=it's $HOME", "SET_UP=yes", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=None",
         ]  # fmt: skip

@@ -217,7 +217,7 @@ def test_each_node_gets_the_torchrun_that_it_should(stage: Stage) -> None:
     assert first == [
         *("-m", "torch.distributed.run", "--nnodes=2:2", "--nproc-per-node=1", "--max-restarts=10"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint=node1:{10000 + 41234 % 20000}", "--rdzv-id=41234-0"),
-        *("--rdzv-conf=is_host=1,join_timeout=600,last_call_timeout=30", "--local-addr=node1"),
+        *("--rdzv-conf=is_host=1,join_timeout=600,last_call_timeout=30", "--local-addr=node1", "--log-dir=/dev/null"),
         *("-m", "disttrain", "experiment.yaml", "train.lr=0.1", "run_dir=runs/experiment"),
     ]
     assert second == [

@@ -118,8 +118,8 @@ start "${ssh[@]}" me@gpu-1 \
         --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --label=disttrain.job="$job-1" --gpus=all \
         --ulimit=memlock=-1 registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 \
         --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id="$job" \
-        --rdzv-conf=is_host=1,join_timeout=600 --local-addr=gpu-1 -m disttrain experiment.yaml train.lr=0.01 \
-        'data.root=/data/own files' --fresh)"
+        --rdzv-conf=is_host=1,join_timeout=600 --local-addr=gpu-1 --log-dir=/dev/null -m disttrain experiment.yaml \
+        train.lr=0.01 'data.root=/data/own files' --fresh)"
 start "${ssh[@]}" gpu-2.example \
     "$(words \
     docker run --rm --init --name=disttrain-tiny-2 --network=host --user=1000:1000 --shm-size=8589934592b \
@@ -132,6 +132,6 @@ start "${ssh[@]}" gpu-2.example \
         --env=NCCL_DEBUG=INFO '--env=NOTE=it'"'"'s "quoted", with spaces' --label=disttrain.job="$job-2" --gpus=all \
         --ulimit=memlock=-1 registry/disttrain:cuda python -m torch.distributed.run --nnodes=2 --nproc-per-node=4 \
         --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=gpu-1:26557 --rdzv-id="$job" \
-        --rdzv-conf=is_host=0,join_timeout=600 --local-addr=gpu-2.example -m disttrain experiment.yaml train.lr=0.01 \
-        'data.root=/data/own files' --fresh)"
+        --rdzv-conf=is_host=0,join_timeout=600 --local-addr=gpu-2.example --log-dir=/dev/null -m disttrain \
+        experiment.yaml train.lr=0.01 'data.root=/data/own files' --fresh)"
 supervise
