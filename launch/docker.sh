@@ -43,7 +43,7 @@ kill_now() {  # machine, process
 }
 
 needed=2 grace=90
-code=0 lost=0 deadline=
+code=0 lost=0 deadline= heard=
 
 to_all() {  # stop or kill_now
     for i in "${!processes[@]}"; do "$1" $((i + 1)) "${processes[i]}" & done 2>/dev/null
@@ -55,7 +55,8 @@ stop_all() {  # exit code
     to_all stop
 }
 
-hear() {  # exit code: of a signal
+hear() {  # exit code: of a signal; its name
+    heard=${heard:-$2}
     if [ -n "$deadline" ]; then
         echo "asked to stop again: at once" >&2
         to_all kill_now
@@ -99,12 +100,13 @@ supervise() {
         fi
     done
     wait
+    [ -z "$heard" ] || echo "stopped by $heard: the same command goes on" >&2
     exit "$code"
 }
 
-trap 'hear 130' INT
-trap 'hear 143' TERM
-trap 'hear 129' HUP
+trap 'hear 130 Ctrl-C' INT
+trap 'hear 143 SIGTERM' TERM
+trap 'hear 129 SIGHUP' HUP
 trap : PIPE  # nobody reads what this script says any more
 
 start "${ssh[@]}" user@host1 \

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 NAME = "submitted.json"
+SCRIPT = "slurm.sbatch"
+"""What `sbatch` is given lies there under this name."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..config import ExperimentError
 from ..config.file import SweepPoint, read_points
-from .note import Note, read_note, write_note
+from .note import SCRIPT, Note, read_note, write_note
 from .progress import read_progress
 from .queue import job_words, refuse_second
 from .request import Request
@@ -56,7 +56,7 @@ def submit(request: Request) -> int:
         refuse_second(note.job, str(directory))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = directory / "slurm.sbatch"
+        file = directory / SCRIPT
         file.write_text(script, encoding="utf-8")
     except OSError as error:
         raise ExperimentError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import ExperimentError
 from ..config.check import nearest
-from .note import Note, read_note
+from .note import SCRIPT, Note, read_note
 from .progress import Progress, ago, read_progress
 from .queue import FORGOTTEN, JobState, job_states
 from .results import LOCK, read_failures, read_sweep, results_table, write_results
@@ -49,7 +49,8 @@ def status(directory: Path, as_json: bool) -> int:
             results_table(directory, sweep, rows)
         return 0
     progress = read_progress(directory)
-    if note is None and not progress.began and not os.path.exists(directory / "experiment.yaml"):
+    prepared = ("experiment.yaml", SCRIPT)  # the script alone: sbatch has refused it
+    if note is None and not progress.began and not any(os.path.exists(directory / name) for name in prepared):
         raise ExperimentError(f"{directory} holds no run: expected the run directory of an experiment (run_dir)")
     found = facts(progress, note, None if jobs is None else jobs.get(None, FORGOTTEN))
     print(

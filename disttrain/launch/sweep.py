@@ -48,17 +48,19 @@ def run_points(
             _say(f"{point.name} is done")
             continue
         _say(f"{point.name} ({turn + 1} of {len(points)}), in {run}")
-        with _passing_on_stop(directory, run):
+        with _passing_on_stop(directory, run) as passed:
             code = start(point)
         if code in _BY_SIGNAL:
-            break
-        if code == 0 and not read_progress(run).done:
-            _say("stopped; the same command goes on from here")
             break
         if code != 0:
             failed.append(point.name)
             write_failures(directory, failed)
             _say(f"{point.name} failed with exit code {code}")
+        elif not read_progress(run).done:
+            passed.set()
+        if passed.is_set():
+            _say("stopped; the same command goes on from here")
+            break
     show_results(directory)
     if failed:
         _say(f"{counted(len(failed), 'point')} failed: {', '.join(failed)}")
@@ -66,9 +68,12 @@ def run_points(
 
 
 @contextmanager
-def _passing_on_stop(sweep: Path, run: Path) -> Iterator[None]:
-    """While a point runs, the file STOP in the sweep's directory is one for it."""
-    over = threading.Event()
+def _passing_on_stop(sweep: Path, run: Path) -> Iterator[threading.Event]:
+    """While a point runs, the file STOP in the sweep's directory is one for it; whether there was one.
+
+    It is gone when the block ends, also if the point ended without having seen it.
+    """
+    over, passed = threading.Event(), threading.Event()
 
     def look() -> None:
         while not over.wait(_LOOK_SECONDS):
@@ -76,14 +81,17 @@ def _passing_on_stop(sweep: Path, run: Path) -> Iterator[None]:
                 run.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):
                     os.replace(sweep / STOP, run / STOP)
+                    passed.set()
 
     thread = threading.Thread(target=look, name="STOP", daemon=True)
     thread.start()
     try:
-        yield
+        yield passed
     finally:
         over.set()
         thread.join()
+        if passed.is_set():
+            (run / STOP).unlink(missing_ok=True)
 
 
 def show_results(directory: Path, quiet: bool = False) -> None:

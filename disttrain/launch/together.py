@@ -66,7 +66,7 @@ start() {  # in a session of its own: the terminal's Ctrl-C comes to this script
 }
 """
 
-_SUPERVISE = r"""code=0 lost=0 deadline=
+_SUPERVISE = r"""code=0 lost=0 deadline= heard=
 
 to_all() {  # stop or kill_now
     for i in "${!processes[@]}"; do "$1" $((i + 1)) "${processes[i]}" & done 2>/dev/null
@@ -78,7 +78,8 @@ stop_all() {  # exit code
     to_all stop
 }
 
-hear() {  # exit code: of a signal
+hear() {  # exit code: of a signal; its name
+    heard=${heard:-$2}
     if [ -n "$deadline" ]; then
         echo "asked to stop again: at once" >&2
         to_all kill_now
@@ -122,12 +123,13 @@ supervise() {
         fi
     done
     wait
+    [ -z "$heard" ] || echo "stopped by $heard: the same command goes on" >&2
     exit "$code"
 }
 
-trap 'hear 130' INT
-trap 'hear 143' TERM
-trap 'hear 129' HUP
+trap 'hear 130 Ctrl-C' INT
+trap 'hear 143 SIGTERM' TERM
+trap 'hear 129 SIGHUP' HUP
 trap : PIPE  # nobody reads what this script says any more
 """
 

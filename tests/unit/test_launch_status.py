@@ -20,6 +20,7 @@ from disttrain.launch.note import Note, read_note, write_note
 from disttrain.launch.progress import read_progress
 from disttrain.launch.queue import FORGOTTEN, parse_jobs
 from disttrain.launch.status import nearest_run, state_of
+from disttrain.report.run_report import note_stop
 
 EXPERIMENT = "train:\n  epochs: 9\n"
 
@@ -73,6 +74,26 @@ def test_states_from_files_alone(tmp_path: Path) -> None:
     assert state(run) == "stopped", "no summary: it was not over"
     lay_out(run, TRAIN, DONE="", summary_json=SUMMARY)
     assert state(run) == "done"
+
+
+def test_a_run_that_was_stopped_before_or_after_its_steps(tmp_path: Path) -> None:
+    run = lay_out(tmp_path / "run", TRAIN + TRAIN[:9], dot_lock="")
+    note_stop(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    with open(run / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        note_stop(run)
+    assert state(run) == "failed", "another one has it"
+    note_stop(run)
+    assert state(run) == "stopped"
+    found = read_progress(run)
+    assert (found.epoch, found.step, found.process) == (2, 7, None)
+    before = (run / "metrics.jsonl").read_text()
+    note_stop(run)
+    assert (run / "metrics.jsonl").read_text() == before
+    lay_out(run, TRAIN, DONE="", summary_json=SUMMARY)
+    note_stop(run)
+    assert (run / "metrics.jsonl").read_text() == TRAIN
 
 
 def test_a_living_process_is_known_and_a_dead_one_is_not(tmp_path: Path) -> None:
@@ -149,7 +170,7 @@ def test_files_that_are_damaged(tmp_path: Path) -> None:
     assert (found.step, found.epochs, found.done) == (7, None, False)
 
 
-def test_what_is_no_run(tmp_path: Path) -> None:
+def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tu-mutag").mkdir()
     (tmp_path / "tu-mutag" / "experiment.yaml").touch()
     (tmp_path / "tu_mutagen").mkdir()  # of no run
@@ -159,6 +180,9 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         cli.run(["status", str(tmp_path / "nothing")])
     with pytest.raises(ExperimentError, match="holds no run"):
         cli.run(["status", str(tmp_path)])
+    (tmp_path / "slurm.sbatch").touch()  # and sbatch has refused it
+    assert cli.run(["status", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: not started\n"
     (tmp_path / "file").touch()
     with pytest.raises(ExperimentError, match="there is no such directory"):
         cli.run(["status", str(tmp_path / "file")])

@@ -105,6 +105,23 @@ def test_the_file_stop_goes_to_the_point_that_runs(trainings: Trainings) -> None
     assert not Path("runs/tiny/STOP").exists()
 
 
+def test_a_file_that_comes_when_a_point_ends_stops_the_sweep_and_is_gone(trainings: Trainings) -> None:
+    train = trainings.start
+
+    def start(point: SweepPoint) -> int:
+        code = train(point)
+        Path("runs/tiny/STOP").touch()
+        deadline = time.monotonic() + 60
+        while Path("runs/tiny/STOP").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return code
+
+    trainings.start = start
+    assert (trainings.all(), trainings.run) == (0, ["seed=0"])
+    assert states() == ["0,done", "1,not started", "2,not started"]
+    assert not list(Path("runs").rglob("STOP"))
+
+
 def test_torchrun_starts_points_only(trainings: Trainings) -> None:
     with pytest.raises(ExperimentError, match="start each of its points with --point NAME"):
         one_run(None)("sweep.yaml", [])

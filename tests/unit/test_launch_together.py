@@ -101,14 +101,18 @@ def test_with_too_few_machines(start: Callable[[str], Started]) -> None:
     assert "m3 was stopped" in said
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_request_to_stop_reaches_all(start: Callable[[str], Started], number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "name"),
+    [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")],
+)
+def test_a_request_to_stop_reaches_all(start: Callable[[str], Started], number: int, code: int, name: str) -> None:
     started = start(job(LASTS, LASTS))
     started.until_there("m1", "m2")
     started.process.send_signal(number)
     ended, said = started.end()
     assert ended == code
     assert "m1 was stopped" in said and "m2 was stopped" in said
+    assert said.endswith(f"\nstopped by {name}: the same command goes on\n")
 
 
 def test_who_does_not_stop_is_killed(start: Callable[[str], Started]) -> None:
