@@ -175,7 +175,7 @@ def stacks_of(process: int) -> str:
     It is not asked when it is stopped: it would answer when nobody listens any more.
     """
     memory = _memory_of(process)
-    if not memory or _state(process) in "Tt":
+    if not memory or _state(process) in "Tt" or not _answers(process):
         return ""
     try:
         with open(memory, "rb") as file:
@@ -256,6 +256,16 @@ def _memory_of(process: int) -> str:
     except OSError:
         pass
     return ""
+
+
+def _answers(process: int) -> bool:
+    """Whether it has a handler for the signal, which ends it otherwise: its guard has a rank's memory too."""
+    try:
+        with open(f"/proc/{process}/status") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (_ASK - 1) & 1)
 
 
 def _state(process: int) -> str:

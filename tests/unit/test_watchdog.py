@@ -122,3 +122,15 @@ def test_a_directory_that_cannot_be_written_to_is_said() -> None:
     assert "could not be written to /proc/none/watchdog" in watchdog.write(
         "/proc/none", "rank 0 on h", "m", "w", [], []
     )
+
+
+def test_a_guard_survives_that_its_rank_writes_stacks_down() -> None:
+    """It holds the rank's memory, and has no answer."""
+    code = (
+        "import os, time\nfrom disttrain import guard, watchdog\n"
+        "guard.start('rank 0 on here', 0)\n(process,) = watchdog.descendants(os.getpid())\n"
+        "watchdog.dump('somebody waits', 'training')\ntime.sleep(0.5)\n"
+        "print(watchdog._state(process), flush=True)\nguard.leave(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+    assert done.stdout.strip() in ("S", "R"), done.stderr
