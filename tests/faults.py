@@ -196,7 +196,7 @@ def ended_cleanly(fault: Fault, job: Job, directory: Path) -> None:
 
 def left_in(temporary: Path) -> list[str]:
     """What a job has left among temporary files, but for torch's logs and cache."""
-    return [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
+    return [path.name for path in temporary.iterdir() if not path.name.startswith(("torchelastic", "torchinductor"))]
 
 
 def nothing_torn(directory: Path, run: str = "tiny") -> None:

@@ -308,13 +308,15 @@ class NodeClassification:
         what = "labels" if self.multilabel else "classes"
         if not ranked.any():
             return Score(math.nan, f"{name} has no value: {what} that some seeds have and some have not are needed")
-        each = torch.full((len(ranked),), torch.nan, dtype=torch.float64)
+        each = torch.full((len(ranked),), torch.nan)  # as exact as torchmetrics has the areas
         for k in ranked.nonzero().flatten().tolist():
             known = there[:, k]
             each[k] = _RANKED[name](scores[known, k], targets[known, k], thresholds=None)
         left_out = int((~ranked).sum())
         note = f"{name} leaves out {left_out} of {len(ranked)} {what}, which no seed or all seeds have"
-        return Score(float(each.nanmean()), note if left_out else "", tuple(each.tolist()) if self.multilabel else ())
+        return Score(
+            float(each[ranked].mean()), note if left_out else "", tuple(each.tolist()) if self.multilabel else ()
+        )
 
     def describe(self) -> dict[str, Any]:
         return {} if self.weights is None else {"class_weights": list(self.weights)}
