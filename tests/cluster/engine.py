@@ -199,7 +199,14 @@ def context(place: Path) -> Path:
 def build(engine: Engine, place: Path, target: str, tag: str) -> subprocess.CompletedProcess[str]:
     """`docker build` in a context, without any network."""
     return engine.docker(
-        *("build", "--network=none", f"--file={place}/docker/Dockerfile", f"--target={target}", f"--tag={tag}"),
+        *(
+            "build",
+            "--force-rm",
+            "--network=none",
+            f"--file={place}/docker/Dockerfile",
+            f"--target={target}",
+            f"--tag={tag}",
+        ),
         *(f"--build-arg=BASE_IMAGE={BASE}", "--build-arg=PIP_OPTIONS=--no-index", str(place)),
         check=False,
         timeout=900,
