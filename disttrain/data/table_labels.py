@@ -83,7 +83,7 @@ def _zeros_and_ones(table: Table, columns: Sequence[str], place: str) -> Labels:
         values = np.stack(block, axis=1)
         blocks.append(_checked(values, place, columns, start))
     y = np.concatenate(blocks) if blocks else np.empty((0, len(columns)), dtype=np.int8)
-    return Labels(y, (y >= 0).any(axis=1), list(columns))
+    return Labels(y, np.any(y >= 0, axis=1), list(columns))
 
 
 def _checked(values: np.ndarray, place: str, columns: Sequence[str], start: int) -> np.ndarray:
@@ -124,7 +124,7 @@ def _lists(table: Table, column: str, kind: str, place: str) -> Labels:
         values[present] = numbers(flat).reshape(-1, width)
         blocks.append(_checked(values, place, names, start))
     y = np.concatenate(blocks)
-    return Labels(y, (y >= 0).any(axis=1), names)
+    return Labels(y, np.any(y >= 0, axis=1), names)
 
 
 def _named(table: Table, column: str) -> Labels:

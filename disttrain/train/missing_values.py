@@ -31,7 +31,7 @@ def tell_missing(experiment: Experiment, schema: Schema, model: nn.Module) -> No
             attributes: dict[str, Attribute] = {} if entry is None else entry.attributes
             for name in names:
                 attribute = attributes.get(name)
-                if attribute is None or not attribute.missing:
+                if entry is None or attribute is None or not attribute.missing:
                     continue
                 shown = edge_type_name(owner) if isinstance(owner, tuple) else owner
                 total = entry.count * prod(attribute.shape)

@@ -267,14 +267,14 @@ SCENARIOS: dict[str, Callable[..., Any]] = {
     "one stops": tell_one_to_stop,
     "one killed": kill_one,
     "needed one killed": kill_one_of_those_needed,
-    "two": lambda *given: train(*given, 2),
-    "three": lambda *given: train(*given, 3),
-    "slow": lambda *given: train(*given, 2, slow),
-    "late": lambda *given: train(*given, 2, late),
-    "two anywhere": lambda *given: train_anywhere(*given, 2),
-    "three anywhere": lambda *given: train_anywhere(*given, 3),
-    "two on one": lambda *given: train_on_one(*given, 2),
-    "three on one": lambda *given: train_on_one(*given, 3),
+    "two": lambda server, directory, number: train(server, directory, number, 2),
+    "three": lambda server, directory, number: train(server, directory, number, 3),
+    "slow": lambda server, directory, number: train(server, directory, number, 2, slow),
+    "late": lambda server, directory, number: train(server, directory, number, 2, late),
+    "two anywhere": lambda server, directory, number: train_anywhere(server, directory, number, 2),
+    "three anywhere": lambda server, directory, number: train_anywhere(server, directory, number, 3),
+    "two on one": lambda server, directory, number: train_on_one(server, directory, number, 2),
+    "three on one": lambda server, directory, number: train_on_one(server, directory, number, 3),
 }
 
 

@@ -38,7 +38,7 @@ class Linked(Data):
 
     def __init__(self, scale: int = 10, **more: Any) -> None:
         super().__init__(**more)
-        self.__dict__["scale"] = scale
+        object.__setattr__(self, "scale", scale)
 
     def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         return {"mates": self.num_nodes, "turn": 2}.get(key, 0) or super().__inc__(key, value, *args, **kwargs)

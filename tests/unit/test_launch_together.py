@@ -31,6 +31,12 @@ def job(*machines: str, needed: int | None = None, grace: int = 30) -> str:
     return together_script([], [], commands, stop=STOP, kill=KILL, needed=needed or len(machines), grace=grace)
 
 
+def _hears_all() -> None:
+    """Also where the tests themselves were started by nohup, or in the background: what is ignored is inherited."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Started:
     """A script that is run by `run_script` in a process of its own, in an empty folder, or by bash."""
 
@@ -47,6 +53,7 @@ class Started:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_hears_all,
         )
 
     def until(self, condition: Callable[[], object]) -> None:
