@@ -146,7 +146,7 @@ def test_the_image(docker: Engine, image: str) -> None:
     assert "NOT" not in inside("python", "-c", "import torch; print(torch.version.cuda and 'NOT for CPUs')")
     # Whoever it is, what is compiled and written has a place.
     program = (
-        "python -c 'import disttrain.sampling.kernels, getpass; print(getpass.getuser())' && touch $HOME/a /work/a"
+        "python -c 'import disttrain.sampling.kernels, getpass; print(getpass.getuser())' && touch $HOME/a /project/a"
     )
     assert inside("sh", "-c", program, user="4321:4321") == "disttrain\n"
 
