@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from disttrain.world import World
+
 from .preloaded import Preloaded
 
 settings.register_profile("disttrain", deadline=None, derandomize=True)
@@ -39,3 +41,16 @@ def server() -> Iterator[Preloaded]:
     """Starts torchrun agents and ranks that need not import torch again. Each process that runs tests has its own."""
     with Preloaded() as server:
         yield server
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Of one rank."""
+    with World.start(device="cpu", threads=1) as world:
+        yield world
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls the plug: quicker."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -190,3 +190,12 @@ def weights(trainer_or_model: Trainer | nn.Module) -> dict[str, Tensor]:
 
 def events(run_dir: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+
+
+def train_rows(world: World, run_dir: Path, killed_after: int | None = None, **settings: Any) -> dict[str, Tensor]:
+    """Train to the end, or until the process "dies" right after a step; returns the weights."""
+    trainer = row_trainer(world, run_dir, **settings)
+    model = trainer.model
+    kill_after(trainer, killed_after)
+    trainer.train()
+    return weights(model)

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from .section import Bytes, Names, Section
+from .section import Bytes, Names, Section, spelt
 
+_ONE_WORD = r"[^\s\-][^\s]*"
+"""What begins with a dash would be an option."""
 
-def _absolute(path: str) -> str:
-    if not path.startswith("/") or not path.isprintable():
-        raise ValueError(f"expected a path from the root, /..., got {path!r}")
-    return path
+_HOST = spelt(_ONE_WORD, "a host as ssh takes it, `name` or `user@name`")
+_USER = spelt(r"[\w.\-]+(:[\w.\-]+)?", '"user" or "user:group", as names or numbers')
 
-
-def _host(text: str) -> str:
-    # What begins with a dash would be an option to ssh.
-    if not re.fullmatch(r"[^\s\-][^\s]*", text) or not text.isprintable():
-        raise ValueError(f"expected a host as ssh takes it, `name` or `user@name`, got {text!r}")
-    return text
-
-
-def _user(text: str) -> str:
-    if not re.fullmatch(r"[\w.\-]+(:[\w.\-]+)?", text):
-        raise ValueError(f'expected "user" or "user:group", as names or numbers, got {text!r}')
-    return text
-
-
-def _word(text: str) -> str:
-    if not re.fullmatch(r"[^\s\-][^\s]*", text) or not text.isprintable():
-        raise ValueError(f"expected one word, got {text!r}")
-    return text
-
-
-Absolute = Annotated[str, AfterValidator(_absolute)]
+Absolute = Annotated[str, AfterValidator(spelt("/.*", "a path from the root, /..."))]
 """A path from the root."""
 
 
@@ -52,7 +31,7 @@ class Mount(Section):
 class Docker(Section):
     """The containers that `disttrain submit docker` starts, one for each machine."""
 
-    image: Annotated[str, AfterValidator(_word)] = "disttrain:cpu"
+    image: Annotated[str, AfterValidator(spelt(_ONE_WORD, "one word"))] = "disttrain:cpu"
     """On each host already, or to be had there by `docker pull`. docker/Dockerfile makes it."""
     hosts: Annotated[Names, Field(json_schema_extra={"examples": [["user@node1", "user@node2"]]})] = ()
     """Where the containers run, one each, as `ssh` takes it; empty: all of them on this machine, without ssh."""
@@ -68,10 +47,10 @@ class Docker(Section):
     shm_size: Bytes = 8 << 30
     """Room in /dev/shm, where NCCL and loader processes put what they exchange; Docker gives 64 MB. It is a limit, not
     taken in advance."""
-    network: Annotated[str, AfterValidator(_word)] = "host"
+    network: Annotated[str, AfterValidator(spelt(_ONE_WORD, "one word"))] = "host"
     """`host`, the host's own; or one of Docker's, in which containers find each other by name (`docker network create`;
     over several hosts it has to be an overlay network)."""
-    user: Annotated[str, AfterValidator(_user)] | None = None
+    user: Annotated[str, AfterValidator(_USER)] | None = None
     """User and group in the container, to whom the files then belong: "1000:1000"; null: yours."""
     stop_seconds: PositiveInt = 60
     """For a container to stop, with a checkpoint; torchrun gives its ranks 30 s."""
@@ -83,7 +62,7 @@ class Docker(Section):
     @model_validator(mode="after")
     def _one_address_each(self) -> Docker:
         for host in (*self.hosts, *self.addresses):
-            _host(host)
+            _HOST(host)
         if self.addresses and len(self.addresses) != len(self.hosts):
             raise ValueError(
                 f"addresses has {len(self.addresses)} entries, hosts {len(self.hosts)}: expected one for each"

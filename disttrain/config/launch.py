@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from .docker import Docker
-from .section import Names, Section
+from .section import Names, Section, spelt
 
 
 def _word(text: str) -> str:
@@ -17,10 +17,8 @@ def _word(text: str) -> str:
     return text
 
 
-def _variable(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"expected the name of an environment variable (letters, digits, _), got {name!r}")
-    return name
+_MEMORY = spelt(r"\d+[KMGTkmgt]?", 'a size as Slurm has it, such as "64G" or "0" for all of a node')
+_VARIABLE = spelt(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable (letters, digits, _)")
 
 
 def _one_line(text: str) -> str:
@@ -62,12 +60,6 @@ def slurm_seconds(time: int | str) -> float | None:
 def _time(time: int | str) -> int | str:
     slurm_seconds(time)
     return time
-
-
-def _memory(text: str) -> str:
-    if not re.fullmatch(r"\d+[KMGTkmgt]?", text):
-        raise ValueError(f'expected a size as Slurm has it, such as "64G" or "0" for all of a node, got {text!r}')
-    return text
 
 
 def _gpus(value: int | str) -> int | str:
@@ -145,7 +137,7 @@ class Slurm(Section):
     """Of each node: a number, or a type and a number, "a100:4". Without `launch.procs_per_node`, a rank for each."""
     cpus: PositiveInt | None = None
     """Cores of each node; null: mostly, Slurm gives one."""
-    memory: Annotated[str, AfterValidator(_memory)] | None = None
+    memory: Annotated[str, AfterValidator(_MEMORY)] | None = None
     """Of each node: "64G"; "0" is all of it."""
     dependency: Line | None = None
     """Which jobs are waited for: "afterok:1234"."""
@@ -191,7 +183,7 @@ class Launch(Section):
     """Lines of shell that set up the environment on a machine: `module load cuda`, `source .venv/bin/activate`."""
     python: Line | None = None
     """The interpreter on the machines; null: `python`, as it is found after `setup`."""
-    env: dict[Annotated[str, AfterValidator(_variable)], str] = {}
+    env: dict[Annotated[str, AfterValidator(_VARIABLE)], str] = {}
     """Environment variables of the ranks."""
     preflight: bool = True
     """Before ranks are connected: compare versions, devices, partitions and clocks of all machines, and see that each

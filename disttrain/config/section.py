@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -52,6 +53,17 @@ def _part_of_relation(text: str) -> str:
             f"got {text!r}"
         )
     return text
+
+
+def spelt(pattern: str, expected: str) -> Callable[[str], str]:
+    """A check of a printable text that has to be spelt so, from its first letter to its last."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text) or not text.isprintable():
+            raise ValueError(f"expected {expected}, got {text!r}")
+        return text
+
+    return check
 
 
 def _dotted(path: str) -> str:

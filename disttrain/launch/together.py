@@ -188,11 +188,11 @@ def _parent_of_orphans() -> Iterator[None]:
         yield
     finally:
         deadline = time.monotonic() + _SECONDS_TO_VANISH
-        # The guard of a rank ends by itself, soon after what it watches.
-        while left := _children() - before:
+        # The guard of a rank ends by itself, soon after what it watches. What even a kill does not end is left.
+        while (left := _children() - before) and (now := time.monotonic()) < deadline + _SECONDS_TO_VANISH:
             for process in left:
                 with suppress(OSError):
-                    if time.monotonic() > deadline:
+                    if now > deadline:
                         os.kill(process, signal.SIGKILL)
                     os.waitpid(process, os.WNOHANG)
             time.sleep(0.05)

@@ -169,5 +169,12 @@ class Job:
 
     def end(self, agents: list[Agent]) -> list[int]:
         """Wait until nothing is left of these agents on their hosts; their exit codes."""
-        self.wait(lambda: not any(agent.host.processes() for agent in agents), "processes to be gone")
+
+        def over() -> bool:
+            # An agent that was only just started is not on its host yet: that it has ended is asked first.
+            return all(agent.process.poll() is not None for agent in agents) and not any(
+                agent.host.processes() for agent in agents
+            )
+
+        self.wait(over, "processes to be gone")
         return [agent.process.wait(10) for agent in agents]

@@ -9,18 +9,9 @@ import pytest
 from disttrain.config import ExperimentError, HeteroConvModel
 from disttrain.config.file import read_experiment, read_point, read_points
 from disttrain.config.sweep import Sweep, enumerate_points
+from tests.tiny_experiment import TINY
 
-EXPERIMENT = """\
-name: tiny
-data:
-  source: generated
-  nodes: {paper: {num_nodes: 60, features: 6}}
-  edges: {"paper,cites,paper": {num_edges: 100}}
-  num_classes: 3
-task: {kind: node_classification}
-model: {kind: hetero_conv, hidden: 8}
-sampling: {fanout: [2, 2]}
-"""
+EXPERIMENT = "name: tiny\n" + TINY
 
 
 def written(tmp_path: Path, sweep: str) -> Path:

@@ -20,23 +20,12 @@ import pytest
 from disttrain import cli
 from disttrain.config import Experiment, ExperimentError
 from disttrain.config.file import parse_experiment
-from disttrain.config.launch import slurm_seconds
 from disttrain.launch.note import Note, read_note
 from disttrain.launch.slurm_script import render
+from tests.tiny_experiment import TINY
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-
-EXPERIMENT = """\
-data:
-  source: generated
-  nodes: {paper: {num_nodes: 60, features: 6}}
-  edges: {"paper,cites,paper": {num_edges: 100}}
-  num_classes: 3
-task: {kind: node_classification}
-model: {kind: hetero_conv, hidden: 8}
-sampling: {fanout: [2, 2]}
-"""
 
 EVERYTHING = """
   nodes: 2
@@ -67,7 +56,7 @@ ODD = """it's a "run" 100% $HOME `x` \u00e9; #1"""
 
 
 def experiment(more: str = "", *overrides: str) -> Experiment:
-    return parse_experiment(EXPERIMENT + more, overrides)
+    return parse_experiment(TINY + more, overrides)
 
 
 SCRIPTS: dict[str, Callable[[], str]] = {
@@ -108,7 +97,7 @@ def test_the_template_is_what_an_experiment_without_settings_gets(
 ) -> None:
     template = (REPOSITORY / "launch" / "slurm.sbatch").read_text(encoding="utf-8")
     assert render(experiment(), "experiment.yaml") == template
-    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    (tmp_path / "experiment.yaml").write_text(TINY)
     monkeypatch.chdir(tmp_path)
     assert cli.run(["submit", "slurm", "experiment.yaml", "--dry-run"]) == 0
     assert capsys.readouterr().out == template
@@ -128,7 +117,7 @@ def test_the_commands_of_the_page_on_slurm(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_a_login_node_without_torch_will_do(tmp_path: Path) -> None:
-    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    (tmp_path / "experiment.yaml").write_text(TINY)
     (tmp_path / "runs" / "experiment").mkdir(parents=True)
     (tmp_path / "runs" / "experiment" / "experiment.yaml").write_text("")
     code = (
@@ -237,7 +226,7 @@ def test_arguments_arrive_byte_for_byte(stage: Stage, count: int) -> None:
             f"run_dir={json.dumps(f'{ODD}/run', ensure_ascii=False)}", "--fresh",
         ]  # fmt: skip
     assert (stage.folder / ODD / "run").is_dir()
-    assert parse_experiment(EXPERIMENT, [own[-2]]).directory == f"{ODD}/run"
+    assert parse_experiment(TINY, [own[-2]]).directory == f"{ODD}/run"
 
 
 def test_a_requeued_job_says_that_it_is_the_one_that_began_anew(stage: Stage) -> None:
@@ -364,7 +353,7 @@ def test_a_missing_interpreter_is_said(stage: Stage) -> None:
 def test_a_point_by_its_number_is_the_one_by_its_name(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "s.yaml").write_text(EXPERIMENT + "sweep: {grid: {seed: [0, 1]}}\n")
+    (tmp_path / "s.yaml").write_text(TINY + "sweep: {grid: {seed: [0, 1]}}\n")
     monkeypatch.chdir(tmp_path)
     assert cli.run(["submit", "slurm", "s.yaml", "--point", which, "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -388,7 +377,7 @@ def test_what_sbatch_says(
     stage.program("sbatch", f"echo 'sbatch: slow today' >&2; printf '%s\\n' '{said}'")
     monkeypatch.setenv("PATH", f"{stage.bin}:{os.environ['PATH']}")
     monkeypatch.chdir(stage.folder)
-    (stage.folder / "experiment.yaml").write_text(EXPERIMENT)
+    (stage.folder / "experiment.yaml").write_text(TINY)
     if job is None:
         with pytest.raises(ExperimentError, match="has taken the job, but did not say its number.*\nthank you"):
             cli.run(["submit", "slurm", "experiment.yaml"])
@@ -399,52 +388,6 @@ def test_what_sbatch_says(
     assert all(command in out for command in commands)
     note = read_note(Path("runs/experiment"))
     assert note == Note("slurm", job, "runs/experiment/slurm-12.out")
-
-
-def test_names_that_slurm_cannot_write_to_are_refused() -> None:
-    with pytest.raises(ExperimentError, match="backslashes"):
-        render(experiment("", r"run_dir='a\b'"), "experiment.yaml")
-    with pytest.raises(ExperimentError, match="control characters"):
-        render(experiment(), "a\nb.yaml")
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        (90, 5400),
-        ("90", 5400),
-        ("1:30:00", 5400),
-        ("2-12", 216000),
-        ("1-0:30", 88200),
-        ("0:1:30", 90),
-        ("UNLIMITED", None),
-    ],
-)
-def test_time_limits(text: int | str, seconds: float | None) -> None:
-    assert slurm_seconds(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("launch.slurm.time=1:30", "1 minutes and 30 seconds to Slurm; write 1:30:00"),
-        ("launch.slurm.time=soon", "expected minutes"),
-        ("launch.slurm.time=1", "would be stopped at once"),
-        ("launch.slurm.lines=[--time=3]", "--time is decided by launch.slurm.time"),
-        ("launch.slurm.lines=[mail]", "expected an option of sbatch"),
-        ("launch.slurm.partition=a b", "expected a name without spaces"),
-        ("launch.slurm.gpus=a100", "a type and a number"),
-        ("launch.slurm.memory=64 GB", "a size as Slurm has it"),
-        ("launch.env={A B: c}", "the name of an environment variable"),
-        ("launch.min_nodes=2", "needs nodes"),
-        ("launch.slurm.container={}", "is missing"),
-        ("launch.slurm.container={image: a.sif, options: [--cleanenv]}", "would not hear from the environment"),
-    ],
-)
-def test_settings_that_slurm_would_refuse_or_mistake(setting: str, says: str) -> None:
-    with pytest.raises(ExperimentError) as caught:
-        experiment("", setting)
-    assert says in str(caught.value)
 
 
 if __name__ == "__main__":

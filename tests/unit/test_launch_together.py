@@ -168,32 +168,29 @@ def test_machines_end_when_submit_is_killed(tmp_path: Path) -> None:
     started.nothing_left()
 
 
-def test_who_wants_no_hangup_has_none(tmp_path: Path) -> None:
-    program = (
-        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
-        f"from disttrain.launch.together import run_script; sys.exit(run_script({job('touch $0; sleep 2')!r}))"
+def under_a_shell_that_ignores(number: signal.Signals, program: str, place: Path) -> int:
+    """The exit code of a job of one machine that gets this signal once it is there."""
+    code = (
+        f"import signal, sys; signal.signal({number.value}, signal.SIG_IGN); "
+        f"from disttrain.launch.together import run_script; sys.exit(run_script({job(program)!r}))"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment) as process:
-        while not (tmp_path / "m1").exists():
+    with subprocess.Popen([sys.executable, "-c", code], cwd=place, env=environment) as process:
+        while not (place / "m1").exists():
+            assert process.poll() is None
             time.sleep(0.05)
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(60) == 0
+        process.send_signal(number)
+        return process.wait(60)
+
+
+def test_who_wants_no_hangup_has_none(tmp_path: Path) -> None:
+    assert under_a_shell_that_ignores(signal.SIGHUP, "touch $0; sleep 2", tmp_path) == 0
     assert not psutil.Process().children()
 
 
 def test_in_the_background_it_can_be_stopped_too(tmp_path: Path) -> None:
     """Shells let what they start in the background ignore SIGINT."""
-    program = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-        f"from disttrain.launch.together import run_script; sys.exit(run_script({job(LASTS)!r}))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment) as process:
-        while not (tmp_path / "m1").exists():
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+    assert under_a_shell_that_ignores(signal.SIGINT, LASTS, tmp_path) == 130
 
 
 def test_what_it_needs_is_missed_before(tmp_path: Path) -> None:

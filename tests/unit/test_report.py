@@ -140,17 +140,21 @@ def test_files_that_no_run_has_made_are_not_replaced(tmp_path: Path, fresh: bool
     RunDirectory.open(tmp_path).close()
 
 
+def kept_by_a_fresh_start(directory: Path) -> bool:
+    """Whether what was there is still there."""
+    with World.start(device="cpu", threads=1) as world:
+        run = open_run_directory(world, directory, fresh=True)
+        assert run is not None
+        run.close()
+    kept = (directory / "DONE").exists()
+    (directory / "DONE").touch()
+    return kept
+
+
 def test_fresh_clears_once_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def start(launcher: str) -> bool:
-        """Whether what was there is still there."""
         monkeypatch.setattr("disttrain.report.run_directory._launcher", lambda: launcher)
-        with World.start(device="cpu", threads=1) as world:
-            run = open_run_directory(world, tmp_path, fresh=True)
-            assert run is not None
-            run.close()
-        kept = (tmp_path / "DONE").exists()
-        (tmp_path / "DONE").touch()
-        return kept
+        return kept_by_a_fresh_start(tmp_path)
 
     (tmp_path / ".lock").touch()
     (tmp_path / "DONE").touch()
@@ -162,13 +166,7 @@ def test_fresh_clears_once_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_fresh_clears_once_per_batch_job_that_is_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def start(job: str) -> bool:
         monkeypatch.setenv("DISTTRAIN_JOB", job)
-        with World.start(device="cpu", threads=1) as world:
-            run = open_run_directory(world, tmp_path, fresh=True)
-            assert run is not None
-            run.close()
-        kept = (tmp_path / "DONE").exists()
-        (tmp_path / "DONE").touch()
-        return kept
+        return kept_by_a_fresh_start(tmp_path)
 
     (tmp_path / ".lock").touch()
     (tmp_path / "DONE").touch()

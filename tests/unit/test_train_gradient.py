@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,6 @@ from tests.training import Killed, RowLoader, RowModel, events, kill_after, row_
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with World.start(device="cpu", threads=1) as world:
-        yield world
 
 
 def train(world: World, run_dir: Path, killed_after: int | None = None, **settings: Any) -> dict[str, Tensor]:
