@@ -12,7 +12,6 @@ from typing import Any, TextIO
 
 from ..config import ExperimentError
 from .files import explaining, finite
-from .run_directory import RunDirectory
 from .scalars import ScalarFile
 
 _LONGEST_LINE = 1 << 20
@@ -68,43 +67,6 @@ class RunReport:
         except ExperimentError:
             self._told = True
             raise
-
-
-def note_stop(directory: Path) -> None:
-    """Let the newest line of a run that has begun and is not over say that it was stopped. The next start cuts it off.
-
-    Not where another process uses the directory by now, nor where the disk does not take it.
-    """
-    path = directory / "metrics.jsonl"
-    try:
-        text = path.read_bytes()
-        whole, lines = text.endswith(b"\n"), text.splitlines()[-2:]  # the last one may be torn
-        newest = next(line for line in map(_parsed, reversed(lines)) if line is not None)
-        if newest["event"] == "stop":
-            return
-        run = RunDirectory.open(directory)
-        try:
-            if not run.is_done:
-                line = {
-                    "event": "stop",
-                    "epoch": newest["epoch"],
-                    "step": newest["step"],
-                    "time": round(time.time(), 3),
-                }
-                with open(path, "a", encoding="utf-8") as file:
-                    file.write(("" if whole else "\n") + json.dumps(line) + "\n")
-        finally:
-            run.close()
-    except (OSError, ExperimentError, KeyError, StopIteration):
-        return
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _cut_back(path: Path, length: int, step: int) -> None:
