@@ -57,18 +57,17 @@ class Host:
     @contextmanager
     def late(self, milliseconds: float) -> Iterator[None]:
         """While the block runs, each frame on the cable takes so much longer, in either direction."""
-        relay = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{self._switch}", sys.executable, str(Path(__file__).with_name("delay.py")),
-             self._port, f"/run/netns/{self._namespace}", str(milliseconds)],
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            assert relay.stdout is not None
-            assert relay.stdout.readline() == b"ready\n", f"the relay of {self.name} ended with {relay.wait(10)}"
-            yield
-        finally:
-            relay.terminate()
-            relay.wait(10)
+        command = ["nsenter", f"--net=/run/netns/{self._switch}", sys.executable]
+        command += [str(Path(__file__).with_name("delay.py")), self._port, f"/run/netns/{self._namespace}"]
+        command += [str(milliseconds)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as relay:
+            try:
+                assert relay.stdout is not None
+                assert relay.stdout.readline() == b"ready\n", f"the relay of {self.name} ended with {relay.wait(10)}"
+                yield
+            finally:
+                relay.terminate()
+                relay.wait(10)
 
     def processes(self) -> list[psutil.Process]:
         """All that runs on this host."""

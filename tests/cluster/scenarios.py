@@ -179,7 +179,9 @@ def lose_the_store(server: Preloaded, directory: Path, number: int) -> tuple[int
         made[0].lose_power()
         since = time.monotonic()
         (code,) = job.end([started[1]])
-        return code, time.monotonic() - since, started[1].said()
+        took = time.monotonic() - since
+        started[0].process.wait(10)
+        return code, took, started[1].said()
 
 
 def tell_one_to_stop(server: Preloaded, directory: Path, number: int) -> tuple[list[int], list[tuple[str, int]], str]:
