@@ -48,7 +48,7 @@ class Rings(InMemoryDataset):
 
 
 def chosen(count: int = 30) -> InMemoryDataset:
-    found = Rings(count)[list(range(count - 1, -1, -2))]
+    found = Rings(count)[list(range(count - 1, -1, -3))]
     assert isinstance(found, InMemoryDataset)
     return found
 

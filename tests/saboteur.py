@@ -34,10 +34,16 @@ def _signal(number: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
+def _wait_until_told() -> None:
+    """Until the request has come; or training would be over before anybody notices."""
+    while not (StopRequest._innermost and StopRequest._innermost.reason):
+        time.sleep(0.1)
+
+
 def _signal_agent(number: int) -> Callable[[], None]:
     def send() -> None:
         os.kill(os.getppid(), number)
-        signal.pause()  # until it has come back; or training would be over before anybody notices
+        _wait_until_told()
 
     return send
 
@@ -45,8 +51,7 @@ def _signal_agent(number: int) -> Callable[[], None]:
 def _ask_to_stop() -> None:
     Path("runs/tiny").mkdir(parents=True, exist_ok=True)
     Path("runs/tiny/STOP").touch()
-    while not (StopRequest._innermost and StopRequest._innermost.reason):  # as above
-        time.sleep(0.1)
+    _wait_until_told()
 
 
 def _kill_machine() -> None:

@@ -25,7 +25,12 @@ EXPERIMENT = "train:\n  epochs: 9\n"
 
 
 def line(event: str, step: int = 7, **more: Any) -> str:
+    """Written three seconds ago."""
     return json.dumps({"event": event, "epoch": 2, "step": step, "time": time.time() - 3, **more}) + "\n"
+
+
+def old(text: str) -> str:
+    return text.replace(str(json.loads(text)["time"]), "1.5")
 
 
 TRAIN = line("train", loss=0.5)
@@ -82,16 +87,15 @@ def test_a_living_process_is_known_and_a_dead_one_is_not(tmp_path: Path) -> None
         assert state(run) == "running"
         process.communicate(b"\n")
     assert state(run) == "failed"
-    lay_out(run, dot_lock=f"process {os.getppid()} on elsewhere\n")
+    lay_out(run, line("train"), dot_lock=f"process {os.getppid()} on elsewhere\n")
     assert state(run) == "running", "its figures are new"
-    lay_out(run, TRAIN.replace(str(json.loads(TRAIN)["time"]), "1.5"), dot_lock="process 1 on elsewhere\n")
+    lay_out(run, old(TRAIN), dot_lock="process 1 on elsewhere\n")
     assert state(run) == "failed"
 
 
 def test_who_holds_the_lock_runs_whatever_its_number(tmp_path: Path) -> None:
     """As a process in a container does, which writes there the number that it has within."""
-    old = TRAIN.replace(str(json.loads(TRAIN)["time"]), "1.5")
-    run = lay_out(tmp_path / "run", old, dot_lock=f"process 9 on {socket.gethostname()}\n")
+    run = lay_out(tmp_path / "run", old(TRAIN), dot_lock=f"process 9 on {socket.gethostname()}\n")
     with open(run / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert state(run) == "running"
