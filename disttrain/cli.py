@@ -37,7 +37,7 @@ from .launch.command import (
 )
 from .launch.status import nearest_run
 from .refusal import Leave, say_once
-from .stop import StopRequest, stop_file
+from .stop import StopRequest, stop_file, stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +112,7 @@ def _train(arguments: argparse.Namespace) -> int:
     # Whether a run is over is told by its directory; of other commands, only the exit code tells.
     with _joined(arguments, one_run(arguments.point), stopped_code=0) as (world, experiment):
         from .train import job
+        from .train.stopping import noted
 
         if arguments.dry_run:
             plan = world.lead(lambda: job.plan(experiment, world), "making the plan")
@@ -120,7 +121,7 @@ def _train(arguments: argparse.Namespace) -> int:
             return 0
         if world.leads_machine:
             watchdog.begin(experiment.directory, guard.job_began())
-        with stop_file(experiment, world):
+        with stop_file(experiment, world, arguments.fresh), noted(experiment, world):
             job.run(experiment, world, fresh=arguments.fresh)
         if arguments.point is not None and world.is_lead:
             note_results(arguments.experiment, arguments.overrides)
@@ -242,10 +243,16 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     from .preflight.command import doctor_check
 
-    with _joined(arguments, **doctor_check(arguments)) as (world, _):
+    with _joined(arguments, **doctor_check(arguments)) as (world, experiment):
+        from .train.conflicts import expected_world, refuse, world_conflicts
+
+        if started_by_torchrun():
+            world.together(lambda: refuse(world_conflicts(experiment, world)), "comparing experiment and world")
         if world.is_lead and not arguments.json:
             machines = counted(world.num_machines, "machine")
             print(f"nothing to mend: {counted(world.size, 'rank')} on {machines} can work together")
+            if not started_by_torchrun() and (expected := expected_world(experiment.launch)):
+                print(f"the experiment expects {expected} to be started: whether they fit is tried under torchrun")
     return 0
 
 
@@ -358,6 +365,7 @@ def _joined(
             raise
         refusal = error
 
+    from .failure import hear_no_more
     from .preflight.check import Check
     from .world import World
 
@@ -386,5 +394,9 @@ def _joined(
                     print(f"disttrain: warning: {line}", file=sys.stderr, flush=True)
             yield world, agreed
         except ExperimentError as error:
+            if (stopped := stopped_by(error)) is not None:
+                raise stopped from None
+            if started_by_torchrun():
+                hear_no_more()  # others that were refused may have left by now
             say_once(str(error), world)
             raise Leave(2) from error

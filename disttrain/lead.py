@@ -12,7 +12,7 @@ from .config import ExperimentError
 from .failure import ended, hung, said, without_store
 from .notes import StoreLost
 from .refusal import PeerError
-from .stop import Stopped
+from .stop import stopped_by
 
 if TYPE_CHECKING:
     from .world import World
@@ -81,13 +81,13 @@ class Lead:
         cause = None
         try:
             outcome = "done", world.host, work()
-        except Stopped:  # the others hear of it as of all that ends a job
-            finished.set()
-            raise
-        except ExperimentError as error:
-            outcome, cause = ("refused", world.host, str(error)), error
         except BaseException as error:
-            outcome, cause = ("failed", world.host, said(error)), error
+            if (stopped := stopped_by(error)) is not None:  # the others hear of it as of all that ends a job
+                finished.set()
+                raise stopped from None
+            refused = isinstance(error, ExperimentError)
+            outcome = ("refused", world.host, str(error)) if refused else ("failed", world.host, said(error))
+            cause = error
         try:
             world.notes.set_large(f"{key}/outcome", pickle.dumps(outcome))
         except StoreLost as error:

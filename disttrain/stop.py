@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import guard
-from .refusal import Leave
+from .refusal import Leave, PeerError
 
 if TYPE_CHECKING:
     from .config import Experiment
@@ -57,6 +57,26 @@ class Stopped(Leave):
         return self.text
 
 
+def stopped_by(error: BaseException | None) -> Stopped | None:
+    """The request that is behind an error: itself, or what other code has caught and wrapped in one of its own."""
+    seen: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        at = waiting.pop(0)
+        if isinstance(at, Stopped):
+            return at
+        # A rank that has failed may have been told to stop before: that is no stop.
+        if at is None or isinstance(at, PeerError) or any(at is other for other in seen):
+            continue
+        seen.append(at)
+        waiting += [at.__cause__, at.__context__]
+        failures = getattr(at, "failures", None)  # of torch.distributed.checkpoint: for each rank, error and stack
+        if isinstance(failures, dict):
+            of_ranks = [found[0] if isinstance(found, tuple) and found else found for found in failures.values()]
+            waiting += [found for found in of_ranks if isinstance(found, BaseException)]
+    return None
+
+
 def exit_code(reason: str, otherwise: int) -> int:
     """130 after Ctrl-C: a loop in a shell around the command is to end as well."""
     return _INTERRUPTED if reason == "SIGINT" else otherwise
@@ -75,6 +95,8 @@ class StopRequest:
     """
 
     _innermost: ClassVar[StopRequest | None] = None
+    checkpoints: ClassVar[Path | None] = None
+    """Where the run has one from which the same command goes on; None: it has none."""
 
     def __init__(self, at_once: bool = False, code: int = 0) -> None:
         self._at_once, self._code = at_once, code
@@ -85,6 +107,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
         self._outer: StopRequest | None = None
         self._terminated_at: float | None = None
+        self._later, self._waits, self._leaving = False, False, False
 
     def __enter__(self) -> StopRequest:
         for number in _SIGNALS:
@@ -107,6 +130,7 @@ class StopRequest:
             self._restore(number)
         if error is not None and self._outer is not None:
             self._outer._terminated_at = self._terminated_at
+            self._outer._leaving = self._leaving or stopped_by(error) is not None
         if error is None and self.reason:  # it came too late to be heard here
             if self.by_signal:
                 signal.raise_signal(signal.Signals[self.reason])
@@ -126,17 +150,44 @@ class StopRequest:
                 return
         if not self.reason:
             self.reason, self.by_signal = signal.Signals(number).name, True
-        if self._at_once:
-            raise self._told or Stopped(
-                f"stopped by {self.reason} in {guard.place()}; the same command goes on, or begins again",
-                exit_code(self.reason, self._code),
-                agreed=False,
-                by_signal=self.by_signal,
-            )
+        if not self._at_once or self._leaving:  # of what has stopped already, the others know, and the user
+            return
+        if self._later:
+            self._waits = True
+        else:
+            raise self._stopped()
+
+    def _stopped(self) -> Stopped:
+        on = "on, or begins again" if self.checkpoints is None else f"on from the checkpoint in {self.checkpoints}"
+        return self._told or Stopped(
+            f"stopped by {self.reason} in {guard.place()}; the same command goes {on}",
+            exit_code(self.reason, self._code),
+            agreed=False,
+            by_signal=self.by_signal,
+        )
+
+    @staticmethod
+    @contextmanager
+    def heard_after() -> Iterator[None]:
+        """A request that comes while the block runs is raised at its end: for code of others that catches whatever is
+        raised within it, and makes an error of its own of it. What fails by itself fails."""
+        request = StopRequest._innermost
+        in_main = threading.current_thread() is threading.main_thread()
+        if request is None or not request._at_once or request._later or not in_main:
+            yield
+            return
+        request._later = True
+        try:
+            yield
+        finally:
+            request._later = False
+        if request._waits:
+            request._waits = False
+            raise request._stopped()
 
     def _restore(self, number: int) -> None:
         before = self._before.pop(number, None)
-        if before is not None:
+        if before is not None and signal.getsignal(number) == self._hear:  # else who leaves hears no more
             signal.signal(number, before)
 
     @staticmethod
@@ -147,7 +198,7 @@ class StopRequest:
             why: the path of the file; or what another rank, which has stopped, has said.
         """
         request = StopRequest._innermost
-        if request is None:
+        if request is None or request._leaving:
             return
         if isinstance(why, Stopped):
             request._told = request._told or why
@@ -196,7 +247,7 @@ class StopFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        if error is None or isinstance(error, Stopped):
+        if error is None or stopped_by(error) is not None:
             self._remove()
 
     def _look(self) -> None:
@@ -258,8 +309,15 @@ class Agreement:
 
 
 @contextmanager
-def stop_file(experiment: Experiment, world: World) -> Iterator[None]:
-    """`StopFile` of a run, on the first rank of each machine."""
+def stop_file(experiment: Experiment, world: World, fresh: bool = False) -> Iterator[None]:
+    """`StopFile` of a run, on the first rank of each machine.
+
+    Args:
+        fresh: the run does not go on from what is there.
+    """
+    there = Path(experiment.directory) / "checkpoints"
+    with suppress(OSError):
+        StopRequest.checkpoints = there if not fresh and any(there.glob("step-*/manifest.json")) else None
     with StopFile(Path(experiment.directory), guard.job_began()) if world.leads_machine else nullcontext():
         yield
 

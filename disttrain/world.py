@@ -38,7 +38,7 @@ from .lead import Lead
 from .notes import Notes
 from .place import Place, Preflight, shape_refusal
 from .refusal import PeerError
-from .stop import Stopped
+from .stop import Stopped, stopped_by
 
 __all__ = ["PeerError", "World"]
 
@@ -150,16 +150,19 @@ class World:
             failure = RuntimeError(f"sys.exit({error.code!r}) was called, which ends one rank and leaves the others")
             say_over(world, failure)
             raise failure from error
-        except BaseException as error:
+        except BaseException as raised:
             if launched:
                 hear_no_more()
+            error = stopped_by(raised) or raised  # code of others may have caught it, and raised something else
             if isinstance(error, Stopped) and (failure := failed_meanwhile(world, error)) is not None:
                 raise failure from error
             if isinstance(error, Stopped) and world.is_lead and not error.said:
                 print(f"disttrain: {error}", file=sys.stderr, flush=True)
                 error.said = True
             say_over(world, error)
-            raise
+            if error is raised:
+                raise
+            raise error from None
         finally:
             world.notes.stop_watching()
             # With an error on its way, peers may be gone, and taking groups down would wait for them.
@@ -225,12 +228,13 @@ class World:
         try:
             with guard.standing(what):
                 result = work()
-        except Stopped:  # the others hear of it as of all that ends a job
-            raise
-        except ExperimentError as error:
-            refused, cause = str(error), error
         except (Exception, SystemExit) as error:
-            failed, cause = said(error), error
+            if (stopped := stopped_by(error)) is not None:  # the others hear of it as of all that ends a job
+                raise stopped from None
+            if isinstance(error, ExperimentError):
+                refused, cause = str(error), error
+            else:
+                failed, cause = said(error), error
         reports = self.gather((self.host, refused, failed), what)
         if failed is not None:
             assert cause is not None

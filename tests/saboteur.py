@@ -36,7 +36,7 @@ def _signal(number: int) -> Callable[[], None]:
 
 def _wait_until_told() -> None:
     """Until the request has come; or training would be over before anybody notices."""
-    while not (StopRequest._innermost and StopRequest._innermost.reason):
+    while not StopRequest.asked():
         time.sleep(0.1)
 
 

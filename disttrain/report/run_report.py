@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from ..config import ExperimentError
 from .files import explaining, finite
+from .run_directory import RunDirectory
 from .scalars import ScalarFile
 
 _LONGEST_LINE = 1 << 20
@@ -67,6 +68,44 @@ class RunReport:
         except ExperimentError:
             self._told = True
             raise
+
+
+def note_stop(directory: Path) -> None:
+    """Let the newest line of a run that has begun and is not over say that it was stopped. The next start cuts it off.
+
+    Not where another process uses the directory by now, nor where the disk does not take it.
+    """
+    path = directory / "metrics.jsonl"
+    try:
+        text = _tail(path)
+        newest = next(line for line in map(_parsed, reversed(text.splitlines())) if line is not None)
+        if newest["event"] == "stop":
+            return
+        place = {name: newest[name] for name in ("epoch", "step")}
+        run = RunDirectory.open(directory)
+        try:
+            if not run.is_done:
+                line = {"event": "stop", **place, "time": round(time.time(), 3)}
+                with open(path, "a", encoding="utf-8") as file:  # the last line may be torn
+                    file.write(("" if text.endswith(b"\n") else "\n") + json.dumps(line) + "\n")
+        finally:
+            run.close()
+    except (OSError, ExperimentError, KeyError, StopIteration):
+        return
+
+
+def _tail(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST_LINE))
+        return file.read()
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _cut_back(path: Path, length: int, step: int) -> None:

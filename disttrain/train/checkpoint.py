@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from ..config import ExperimentError
 from ..graph.files import sync
 from ..report.files import disk_refusal, exchange, explaining
+from ..stop import StopRequest
 from ..world import World
 
 logger = logging.getLogger(__name__)
@@ -230,8 +231,9 @@ def _write_tensors(directory: Path, target: Path, tensors: dict[str, Tensor]) ->
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Torch warns on `no_dist=True` that there is nobody else, which is meant."""
-    with warnings.catch_warnings():
+    """Torch warns on `no_dist=True` that there is nobody else, which is meant. It catches all that is raised within
+    it, a request to stop as well."""
+    with StopRequest.heard_after(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
         yield
 

@@ -47,6 +47,15 @@ def world_conflicts(experiment: Experiment, world: World) -> list[str]:
     return found
 
 
+def expected_world(launch: Launch) -> str:
+    """What is to be started, as far as the experiment says so."""
+    machines = [number for number in (launch.min_nodes, launch.nodes) if number is not None]
+    found = [" to ".join([*map(str, machines[:-1]), counted(machines[-1], "machine")])] if machines else []
+    if launch.procs_per_node is not None:
+        found.append(f"{counted(launch.procs_per_node, 'rank')} {'on each' if machines else 'on each machine'}")
+    return ", ".join(found)
+
+
 def _number_of_machines(launch: Launch, started: int) -> list[str]:
     if launch.nodes in (None, started):
         return []

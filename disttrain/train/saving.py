@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..config import Experiment
 from ..report.run_directory import RunDirectory, open_run_directory
 from ..report.run_report import RunReport
+from ..stop import StopRequest
 from ..world import World
 from .checkpoint import CheckpointDirectory, named_checkpoint, newest_checkpoint, share_tensors
 from .identity import check_identity
@@ -94,6 +95,7 @@ class SavedRun:
         self._precision.restore(state["scaler"])
         self._position.restore(state)
         self._saved = self._place()
+        StopRequest.checkpoints = self.checkpoints.directory
         return True
 
     def is_done(self) -> bool:
@@ -154,6 +156,7 @@ class SavedRun:
                     own |= {f"share-{s}/{n}": t for s, tensors in found.items() for n, t in enumerate(tensors)}
             self._by_keepers(lambda _: self._write_checkpoint(seconds, own), what)
             self._saved = place
+            StopRequest.checkpoints = self.checkpoints.directory
 
     def _write_checkpoint(self, seconds: dict[str, float], own: dict[str, Tensor]) -> None:
         assert self._report is not None

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ..stop import Agreement, StopHere, agree_to_stop
+from ..config import Experiment
+from ..failure import failed_meanwhile
+from ..report.run_report import note_stop
+from ..stop import Agreement, StopHere, agree_to_stop, stopped_by
+from ..world import World
 from .evaluate import Evaluation
 
 if TYPE_CHECKING:
     from .trainer import Trainer
+
+
+@contextmanager
+def noted(experiment: Experiment, world: World) -> Iterator[None]:
+    """What stops the run that the block is, before and after training too, is in its directory for who looks there.
+
+    Raises:
+        PeerError: instead of `Stopped`, where another rank has failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        stopped = stopped_by(error)
+        if stopped is not None and (failure := failed_meanwhile(world, stopped)) is not None:
+            raise failure from error
+        if stopped is not None and world.leads_machine:
+            note_stop(Path(experiment.directory))
+        raise
 
 
 def stop_here(trainer: Trainer) -> NoReturn:

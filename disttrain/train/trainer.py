@@ -20,7 +20,7 @@ from ..report.memory_monitor import MemoryMonitor
 from ..report.progress import TrainingProgress
 from ..report.table import show_summary
 from ..roster import Roster, steps_change
-from ..stop import Stopped, StopRequest
+from ..stop import StopRequest, stopped_by
 from ..world import PeerError, World
 from .bad_steps import BadSteps
 from .caches import fill_caches
@@ -378,7 +378,7 @@ class Trainer:
 
     def _place(self, error: Exception) -> None:
         """Say where this rank was; the error itself goes its way."""
-        if not isinstance(error, (ExperimentError, PeerError, Stopped)):
+        if not isinstance(error, (ExperimentError, PeerError)) and stopped_by(error) is None:
             where, kind = self.what(self.clock.current), type(error).__name__
             logger.error("%s failed in %s: %s: %s", self.world, where, kind, error)
 

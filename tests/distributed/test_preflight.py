@@ -16,10 +16,12 @@ import pytest
 import torch
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
+from disttrain.config import Launch
 from disttrain.notes import Notes
 from disttrain.place import Place
 from disttrain.preflight.check import Check
 from disttrain.preflight.report import Report
+from disttrain.train.conflicts import expected_world
 
 from ..agents import REPOSITORY, run_machines
 from ..ports import free_port
@@ -47,6 +49,20 @@ def test_doctor_under_torchrun(server: Preloaded, place: Path) -> None:
     assert found["ranks"][0]["experiment"] == found["ranks"][1]["experiment"] != ""
     assert [finding for finding in found["findings"] if finding["refuses"]] == []
     assert not (place / "runs").exists()
+
+
+def test_doctor_says_what_training_would_refuse_of_the_world(server: Preloaded, place: Path) -> None:
+    settings = ["tiny.yaml", "launch.nodes=2", "launch.procs_per_node=4"]
+    text = refusal(run_machines(["doctor", *settings], place, procs=2, server=server))
+    assert "launch.nodes is 2, but 1 machine was started" in text
+    assert "launch.procs_per_node is 4, but each machine runs 2 ranks" in text
+
+
+def test_what_a_doctor_alone_says_is_expected() -> None:
+    assert expected_world(Launch(nodes=2, procs_per_node=4)) == "2 machines, 4 ranks on each"
+    assert expected_world(Launch(nodes=4, min_nodes=1)) == "1 to 4 machines"
+    assert expected_world(Launch(procs_per_node=1)) == "1 rank on each machine"
+    assert expected_world(Launch()) == ""
 
 
 def test_partitions_that_are_not_the_same(server: Preloaded, tmp_path: Path, place: Path) -> None:

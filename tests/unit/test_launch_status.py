@@ -20,6 +20,7 @@ from disttrain.launch.note import Note, read_note, write_note
 from disttrain.launch.progress import read_progress
 from disttrain.launch.queue import FORGOTTEN, parse_jobs
 from disttrain.launch.status import nearest_run, state_of
+from disttrain.report.run_report import note_stop
 
 EXPERIMENT = "train:\n  epochs: 9\n"
 
@@ -219,3 +220,23 @@ def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["status", str(sweep)]) == 0
     assert capsys.readouterr().out == said
     assert "train.lr=1: over 2 seeds: val accuracy 0.6000 ± 0.1414" in said
+
+
+def test_a_run_that_was_stopped_before_or_after_its_steps(tmp_path: Path) -> None:
+    run = lay_out(tmp_path / "run", TRAIN + TRAIN[:9], dot_lock="")
+    note_stop(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    with open(run / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        note_stop(run)
+    assert state(run) == "failed", "another one has it"
+    note_stop(run)
+    assert state(run) == "stopped"
+    found = read_progress(run)
+    assert (found.epoch, found.step, found.process) == (2, 7, None)
+    before = (run / "metrics.jsonl").read_text()
+    note_stop(run)
+    assert (run / "metrics.jsonl").read_text() == before
+    lay_out(run, TRAIN, DONE="", summary_json=SUMMARY)
+    note_stop(run)
+    assert (run / "metrics.jsonl").read_text() == TRAIN

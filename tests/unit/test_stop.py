@@ -10,10 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import StackSummary
 
 import pytest
+from torch.distributed.checkpoint.api import CheckpointException
 
-from disttrain.stop import NAME, StopFile, Stopped, StopRequest
+from disttrain.config import ExperimentError
+from disttrain.failure import hear_no_more
+from disttrain.refusal import PeerError
+from disttrain.stop import NAME, StopFile, Stopped, StopRequest, stopped_by
 
 
 @pytest.fixture(autouse=True)
@@ -164,3 +169,69 @@ with StopRequest(at_once=True):
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0
     assert ended.stderr == ("disttrain: stopped by STOP in partitioning\n" if first else "")
+
+
+def test_who_hears_no_more_is_not_told_when_the_block_ends() -> None:
+    """A rank that was refused says so last, while torchrun ends it because others have left."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(ExperimentError, match="refused"), StopRequest(at_once=True):
+            try:
+                raise ExperimentError("refused")
+            except ExperimentError:
+                hear_no_more()
+                os.kill(os.getpid(), signal.SIGTERM)
+                raise
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_others_would_catch_is_heard_after_them() -> None:
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), StopRequest(at_once=True):
+        with StopRequest.heard_after():
+            os.kill(os.getpid(), signal.SIGTERM)
+            through = True
+        pytest.fail("it was not heard")
+    assert through
+
+
+def test_what_fails_by_itself_fails() -> None:
+    with pytest.raises(ValueError), StopRequest(at_once=True), StopRequest.heard_after():
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise ValueError
+
+
+def test_a_request_that_others_have_wrapped_is_known() -> None:
+    stopped = Stopped("stopped", 0, agreed=False)
+    assert stopped_by(stopped) is stopped
+    assert stopped_by(CheckpointException("load", {0: (stopped, StackSummary())})) is stopped
+    try:
+        try:
+            raise stopped
+        except Stopped as error:
+            raise ExperimentError("the function failed") from error
+    except ExperimentError as error:
+        assert stopped_by(error) is stopped
+    failed = PeerError("rank 1 failed")
+    failed.__cause__ = stopped
+    assert stopped_by(failed) is None, "it was told to stop because another rank had failed"
+    assert stopped_by(ValueError()) is None
+
+
+def test_who_has_stopped_is_not_told_again(tmp_path: Path) -> None:
+    """The file may be found while all ranks leave already, and torchrun may pass on a signal."""
+    with pytest.raises(Stopped, match="^agreed$"), StopRequest(at_once=True):
+        try:
+            with StopRequest():
+                raise Stopped("agreed", 0, agreed=True, said=True)
+        finally:
+            StopRequest.ask(str(tmp_path / NAME))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_it_says_where_the_checkpoint_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StopRequest, "checkpoints", Path("runs/tiny/checkpoints"))
+    text = r"; the same command goes on from the checkpoint in runs/tiny/checkpoints$"
+    with pytest.raises(Stopped, match=text), StopRequest(at_once=True):
+        os.kill(os.getpid(), signal.SIGTERM)

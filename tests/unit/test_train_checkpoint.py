@@ -8,16 +8,20 @@ import os
 import pickle
 import shutil
 import signal
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from disttrain.config import ExperimentError
+from disttrain.stop import Stopped, StopRequest
 from disttrain.train import checkpoint as checkpoint_module
-from disttrain.train.checkpoint import CheckpointDirectory, TornCheckpoint, newest_checkpoint
+from disttrain.train.checkpoint import CheckpointDirectory, TornCheckpoint, _SafeReader, newest_checkpoint
 from disttrain.world import World
 
 TENSORS = {
@@ -46,6 +50,28 @@ def test_what_is_saved_comes_back(checkpoints: CheckpointDirectory):
     for key, tensor in TENSORS.items():
         assert found[key].dtype == tensor.dtype
         assert torch.equal(found[key], tensor)
+
+
+def test_a_stop_while_torch_reads_or_writes_ends_as_a_stop(
+    checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    name = checkpoints.save(12, TENSORS, {})
+    read, write = _SafeReader.read_data, FileSystemWriter.write_data
+
+    def interrupted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def with_signal(*args: Any, **kwargs: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return work(*args, **kwargs)
+
+        return with_signal
+
+    monkeypatch.setattr(_SafeReader, "read_data", interrupted(read))
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), StopRequest(at_once=True):
+        checkpoints.read_tensors(name)
+    monkeypatch.setattr(FileSystemWriter, "write_data", interrupted(write))
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), StopRequest(at_once=True):
+        checkpoints.save(13, TENSORS, {})
+    assert [entry.name for entry in checkpoints.directory.iterdir()] == [name], "and nothing is left behind"
 
 
 def damage(path: Path, how: str) -> None:
