@@ -46,4 +46,7 @@ def submit(backend: str, request: Request) -> int:
 
     if request.dry_run:
         return max(start(of(point)) for point in points)
-    return run_points(request.experiment, points, lambda point: start(of(point)), fresh=request.fresh)
+    elsewhere = backend == "docker" and bool(request.experiment.launch.docker.hosts)
+    return run_points(
+        request.experiment, points, lambda point: start(of(point)), fresh=request.fresh, elsewhere=elsewhere
+    )

@@ -27,7 +27,11 @@ _DEATH_SIGNAL = 1  # prctl
 
 
 def run_points(
-    experiment: Experiment, points: Sequence[SweepPoint], start: Callable[[SweepPoint], int], fresh: bool = False
+    experiment: Experiment,
+    points: Sequence[SweepPoint],
+    start: Callable[[SweepPoint], int],
+    fresh: bool = False,
+    elsewhere: bool = False,
 ) -> int:
     """Run all points that are not done, then print the table of results.
 
@@ -35,6 +39,8 @@ def run_points(
         start: runs one to its end and returns its exit code. 0 without `DONE` in its run directory: it was asked to
             stop, and then the sweep stops too; 130 and 143: so did Ctrl-C and SIGTERM.
         fresh: also those that are done.
+        elsewhere: run directories may be on disks that are not seen here. Of a point that leaves nothing here, the exit
+            code has to tell.
 
     Returns:
         0: all are done, or the sweep was asked to stop; 1: some have failed; 130 or 143.
@@ -56,6 +62,8 @@ def run_points(
             failed.append(point.name)
             write_failures(directory, failed)
             _say(f"{point.name} failed with exit code {code}")
+        elif elsewhere and not (run / "experiment.yaml").exists():
+            _say(f"{point.name} ended well; {run} is on a disk that is not seen here")
         elif not read_progress(run).done:
             passed.set()
         if passed.is_set():

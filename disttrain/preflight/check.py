@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ..config import Experiment, ExperimentError
 from ..environment import place, started_by_torchrun
@@ -15,6 +16,7 @@ from ..refusal import Leave, say_once
 from .facts import Facts, facts_here
 from .findings import Finding, findings, told
 from .meeting import Meeting
+from .network import why
 from .peers import Door, Listener, Try, try_doors
 from .report import Report, Tries
 from .store import reach_store
@@ -67,10 +69,14 @@ class Check:
         )
         with contextlib.ExitStack() as stack:
             if own.local_rank == 0 and own.address and own.wanted:
-                with contextlib.suppress(OSError):  # the facts say that nobody listens
+                try:
                     listener = Listener(own.address, own.nonce, self._clock)
+                except OSError as error:
+                    silent = f"this machine cannot listen on its own address {own.address}: {why(error)}"
+                    own = replace(own, refused=own.refused or silent)
+                else:
                     stack.callback(listener.close)
-                    own = Facts(**{**vars(own), "port": listener.port})
+                    own = replace(own, port=listener.port)
             verdict = Meeting(here, self._judge, self._tries).compare(own)
         if verdict.refusal or verdict.missing:
             say_once(verdict.refusal or verdict.missing, here)

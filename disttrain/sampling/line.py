@@ -109,7 +109,8 @@ class Line:
     def close(self) -> None:
         """End the threads, when they have made what workers of other machines may be waiting for.
 
-        The error of a worker in a batch that nobody has asked for ends nothing, but it is said.
+        The error of a worker in a batch that nobody has asked for ends nothing, but it is said; the others come to the
+        end of theirs first, since those of the next epoch talk over the same connections.
 
         Raises:
             PeerError: see `next`.
@@ -117,7 +118,7 @@ class Line:
         with self.changed:
             self.closing, began = True, time.monotonic()
             self.changed.notify_all()
-            while self.error is None and any(thread.is_alive() for thread in self.threads):
+            while not self.told and any(thread.is_alive() for thread in self.threads):
                 self.changed.wait(_SECONDS_TO_SEE_THE_END)
                 self._lose_patience(began)
             self.ready.clear()
@@ -130,6 +131,6 @@ class Line:
     def _lose_patience(self, began: float) -> None:
         """Args:
         began: when the trainer began to wait."""
-        if self.error is None and time.monotonic() - max(began, self.heard) > self.timeout + _MORE_SECONDS:
+        if not self.told and time.monotonic() - max(began, self.heard) > self.timeout + _MORE_SECONDS:
             names = ", ".join(thread.name for thread in self.threads if thread.is_alive())
             raise hung(f"{self.who} waited for its own {names} in {guard.place()}, at most {self.timeout:g} s")

@@ -16,12 +16,12 @@ fi
 if ! command -v slurmctld >/dev/null || ! command -v slurmd >/dev/null || ! command -v sbatch >/dev/null; then
   echo "test-cluster: installing Slurm"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-    slurmctld slurmd slurm-client >/dev/null || echo "test-cluster: there is no Slurm to be had, its tests are skipped"
+    slurmctld slurmd slurm-client >/dev/null || echo "test-cluster: there is no Slurm to be had, its tests are skipped, or fail in CI"
 fi
 if ! command -v dockerd >/dev/null || ! command -v docker-compose >/dev/null || ! command -v mmdebstrap >/dev/null; then
   echo "test-cluster: installing Docker, and mmdebstrap for a base image"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-    docker.io docker-compose mmdebstrap >/dev/null || echo "test-cluster: there is no Docker to be had, its tests fail"
+    docker.io docker-compose mmdebstrap >/dev/null || echo "test-cluster: there is no Docker to be had, its tests are skipped, or fail in CI"
 fi
 if ! ip netns add dt-probe 2>/dev/null; then
   echo "test-cluster: skipped, this machine does not allow network namespaces"

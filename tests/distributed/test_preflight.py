@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from disttrain.notes import Notes
 from disttrain.place import Place
 from disttrain.preflight.check import Check
 from disttrain.preflight.report import Report
+from disttrain.refusal import Leave
 from disttrain.train.conflicts import expected_world
 
 from ..agents import REPOSITORY, run_machines
@@ -103,6 +105,21 @@ def test_clocks_apart_are_warned_of(capsys: pytest.CaptureFixture[str], monkeypa
     clocks = [tried.clock for _, tried in report.tries]
     assert clocks == [pytest.approx(1000, abs=1), pytest.approx(-1000, abs=1)]
     assert re.search(r"warning: clocks are apart: that of .* is 1,000 s ahead of", capsys.readouterr().err)
+
+
+def test_who_cannot_listen_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where all ports are taken: others would say that a firewall keeps them from it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def refuse(address: str, *_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "")
+
+    monkeypatch.setattr("disttrain.preflight.check.Listener", refuse)
+    here = Place(0, 1, 0, 1, 0, torch.device("cpu"), "", 60.0, Notes(HashStore(), 60.0, watch=False))
+    with pytest.raises(Leave) as left:
+        Check(None, show=lambda _: None).look(here)
+    assert left.value.code == 2
+    assert re.search(r"cannot listen on its own address [0-9.]+: address already in use", capsys.readouterr().err)
 
 
 def test_the_commands_of_the_page(place: Path) -> None:

@@ -64,6 +64,17 @@ def test_it_is_stopped_and_goes_on(server: Preloaded, place: Path) -> None:
     assert losses(place, "tiny") == losses(place, "straight")
 
 
+def test_a_sweep_is_a_job_for_each_point(place: Path) -> None:
+    grid = ["sweep.grid.seed=[0,1]", "train.epochs=1"]
+    job = begin(place, *grid)
+    said, _ = job.communicate(timeout=400)
+    assert job.returncode == 0, said
+    assert "2 of 2 points done" in said
+    summaries = [json.loads((place / "runs" / "tiny" / f"seed={k}" / "summary.json").read_text()) for k in range(2)]
+    assert [summary["nodes"] for summary in summaries] == [2, 2]
+    assert marked(str(place)) == []
+
+
 def test_a_mistake_is_said_once_before_anything_starts(place: Path) -> None:
     job = begin(place, "train.epochs=0", "--dry-run")
     said, _ = job.communicate(timeout=60)

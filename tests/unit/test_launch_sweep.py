@@ -46,9 +46,10 @@ class Trainings:
             (run / "DONE").touch()
         return code
 
-    def all(self, fresh: bool = False) -> int:
+    def all(self, fresh: bool = False, elsewhere: bool = False) -> int:
         self.run = []
-        return run_points(read_experiment("sweep.yaml"), read_points("sweep.yaml"), self.start, fresh=fresh)
+        experiment, points = read_experiment("sweep.yaml"), read_points("sweep.yaml")
+        return run_points(experiment, points, self.start, fresh=fresh, elsewhere=elsewhere)
 
 
 @pytest.fixture
@@ -89,6 +90,19 @@ def test_a_sweep_that_is_asked_to_stop_stops(trainings: Trainings, code: int) ->
     assert trainings.all() == code
     assert trainings.run == ["seed=0", "seed=1"]
     assert states() == ["0,done", "1,not started", "2,not started"]
+
+
+def test_points_on_disks_that_are_not_seen_here_are_judged_by_their_exit_code(
+    trainings: Trainings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainings.stops, trainings.codes = {"seed=0", "seed=1", "seed=2"}, {"seed=1": 1}
+    assert trainings.all(elsewhere=True) == 1
+    assert trainings.run == ["seed=0", "seed=1", "seed=2"]
+    said = capfd.readouterr().err
+    assert said.count("ended well; runs/tiny/seed=") == 2 and "1 point failed: seed=1" in said
+    Path("runs/tiny/seed=0").mkdir(exist_ok=True)
+    Path("runs/tiny/seed=0/experiment.yaml").touch()  # this one is seen here
+    assert (trainings.all(elsewhere=True), trainings.run) == (0, ["seed=0"])
 
 
 def test_the_file_stop_goes_to_the_point_that_runs(trainings: Trainings) -> None:

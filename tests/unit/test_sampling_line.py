@@ -54,6 +54,29 @@ def test_a_worker_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_pa
         own.close()
 
 
+def test_other_workers_come_to_an_end_before_what_they_use_is_used_again() -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def fails_at_one(step: int) -> int:
+        if step == 1:
+            begun.wait()
+            raise ValueError("graph 7 is odd")
+        begun.set()
+        over.wait()
+        return step
+
+    own = line(fails_at_one, steps=2)
+    while own.error is None:
+        threading.Event().wait(0.01)
+    closing = threading.Thread(target=own.close)
+    closing.start()
+    closing.join(0.3)
+    assert closing.is_alive(), "worker 0 is still at step 0"
+    over.set()
+    closing.join()
+    assert not any(thread.is_alive() for thread in own.threads)
+
+
 def test_the_error_of_a_batch_that_nobody_has_asked_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
     def fails_at_one(step: int) -> int:
         if step == 1:
