@@ -12,7 +12,7 @@ import sys
 
 from . import cli, guard
 from .config import ExperimentError
-from .environment import hush_torch, let_threads_sleep, place, started_by_torchrun, turn
+from .environment import has_peers, hush_torch, let_threads_sleep, place, started_by_torchrun, turn
 from .lasting import LastingStream
 from .memory import memory_advice
 from .own_code import traceback_of
@@ -25,7 +25,7 @@ def main() -> None:
     hush_torch()
     sys.stdout, sys.stderr = LastingStream(sys.stdout), LastingStream(sys.stderr)  # pyright: ignore
     if started_by_torchrun():
-        guard.start(place(), turn())
+        guard.start(place(), turn(), has_peers())
     else:  # nobody else would say where it crashed, as by SIGBUS when a mapped file is cut short
         faulthandler.enable()
     try:

@@ -37,6 +37,11 @@ def turn() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def has_peers() -> bool:
+    """Whether this process is one of several ranks."""
+    return os.environ.get("WORLD_SIZE", "1") != "1"
+
+
 def may_restart() -> bool:
     """Whether torchrun starts ranks again when some have failed, or machines were lost (`--max-restarts`)."""
     return os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"

@@ -18,6 +18,9 @@ from contextlib import contextmanager
 from . import watchdog, watchman
 from .watchman import BEAT_SECONDS, ROOM
 
+_SECONDS_TO_START = 300.0
+"""A rank may be silent for so long before it knows its timeout: libraries load from slow disks."""
+
 _line: int | None = None
 _board: mmap.mmap | None = None
 """Where this rank is, for its guard to read when it cannot say so any more."""
@@ -27,12 +30,13 @@ _beats = True
 _owned: list[str] = []
 
 
-def start(place: str, turn: int) -> None:
+def start(place: str, turn: int, awaited: bool = False) -> None:
     """Begin to be guarded. Costs the start of an interpreter without torch, beside this one.
 
     Args:
         place: this rank and host, as messages name them.
         turn: which of the ranks on its machine it is.
+        awaited: other ranks are going to wait for it.
     """
     global _line, _board, _agent
     reading, writing = os.pipe()
@@ -50,6 +54,8 @@ def start(place: str, turn: int) -> None:
     _line, _board = writing, mmap.mmap(page, mmap.PAGESIZE)
     os.close(page)
     threading.Thread(target=_beat, name="beat for the guard", daemon=True).start()
+    if awaited:
+        _tell(f"start {_SECONDS_TO_START}")
 
 
 def stand(where: str) -> None:

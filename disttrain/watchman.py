@@ -115,7 +115,9 @@ class _Guard:
         said = os.read(0, 1 << 16)
         for line in said.decode(errors="replace").split("\n"):
             word, _, rest = line.partition(" ")
-            if word == "limit":
+            if word == "start":
+                self.limit = float(rest)
+            elif word == "limit":
                 self.limit = self.timeout = float(rest)
             elif word == "own":
                 self.owned.append(rest)
@@ -136,7 +138,7 @@ class _Guard:
             self._say(f"lost its torchrun agent ({gone}) in {self.where}: it is told to stop")
             self._signal(signal.SIGTERM)
         self.alone += BEAT_SECONDS
-        if self.alone > (self.limit or _SECONDS_TO_STOP):
+        if self.alone > (self.limit if self.timeout or self.said_bye else _SECONDS_TO_STOP):
             self._kill(f"did not stop for {self.alone:g} s in {self.where}")
 
     def _bury(self) -> None:

@@ -103,6 +103,8 @@ class World:
         limit = timedelta(seconds=timeout)
         rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         machine = int(os.environ.get("GROUP_RANK", 0)) if launched else 0
+        if size > 1:
+            guard.expect_beats(timeout)
         with _joining(rank, size, timeout):
             store = _find_store(rank, size, timeout, preflight, local_rank == 0) if launched else _own_store()
             store.set_timeout(limit)
@@ -136,7 +138,6 @@ class World:
             _control=control,
         )
         if size > 1:
-            guard.expect_beats(timeout)
             threading.Thread(target=leave_with_the_others, args=[world], name="vigil", daemon=True).start()
         left_well = False
         try:

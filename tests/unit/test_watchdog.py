@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -122,6 +123,27 @@ def test_a_directory_that_cannot_be_written_to_is_said() -> None:
     assert "could not be written to /proc/none/watchdog" in watchdog.write(
         "/proc/none", "rank 0 on h", "m", "w", [], []
     )
+
+
+@pytest.mark.parametrize(
+    "stopped_in",
+    [
+        "guard._SECONDS_TO_START = 2.0\nguard.start('rank 1 on here', 0, True)\nos.kill(os.getpid(), signal.SIGSTOP)\n",
+        "guard.start('rank 1 on here', 0)\nfrom disttrain import world\n"
+        "world._find_store = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "with world.World.start('cpu', timeout=2.0):\n    pass\n",
+    ],
+    ids=["starting", "joining"],
+)
+def test_a_rank_that_is_stopped_before_it_has_joined_is_ended_too(stopped_in: str) -> None:
+    code = f"import os, signal\nfrom disttrain import guard\n{stopped_in}"
+    ranks = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "9"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=120,
+        env={**os.environ, **ranks},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    assert "rank 1 on here showed no sign of life for 2 s (it was stopped, as by SIGSTOP) in starting" in done.stderr
 
 
 def test_a_guard_survives_that_its_rank_writes_stacks_down() -> None:
