@@ -11,7 +11,7 @@ from pathlib import Path
 from ..config import Experiment, ExperimentError
 from ..config.counted import counted
 from .request import Request
-from .shell import Shell, shell_command
+from .shell import Shell, set_up, shell_command
 from .together import run_script, together_script
 from .torchrun import torchrun_command, torchrun_environment
 
@@ -77,7 +77,7 @@ def render(request: Request, python: str = "python", gpus: Sequence[str] = ()) -
     ranks = counted(launch.procs_per_node or 1, "rank")
     exports = ["export", Shell("OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}")]
     exports += [f"{name}={value}" for name, value in torchrun_environment(launch).items()]
-    prepare = [*launch.setup, shell_command(exports), NAME_OF_JOB]
+    prepare = [*set_up(launch.setup), shell_command(exports), NAME_OF_JOB]
     if launch.port is None:
         prepare.append(_FREE_PORT.format(python=shell_command([python])))
     return together_script(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from typing import NamedTuple
@@ -47,6 +48,7 @@ def job_states(job: str) -> dict[int | None, JobState] | None:
     try:
         done = subprocess.run(
             ["scontrol", *cluster, "--oneliner", "show", "job", number],
+            env={**os.environ, "SLURM_BITSTR_LEN": "0"},  # or else of many tasks the last ones are dots
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -67,7 +69,7 @@ def parse_jobs(text: str) -> dict[int | None, JobState]:
         if state is None:
             continue
         reason = re.search(r" Reason=(\S+)", line)
-        task = re.search(r" ArrayTaskId=([\d,\-]+)", line)
+        task = re.search(r" ArrayTaskId=([\d,:\-]+)", line)
         entry = JobState(state[1], "" if reason is None or reason[1] == "None" else reason[1])
         for number in [None] if task is None else _numbers(task[1]):
             found[number] = entry
@@ -75,12 +77,10 @@ def parse_jobs(text: str) -> dict[int | None, JobState]:
 
 
 def _numbers(ranges: str) -> list[int]:
-    """`0-2,5` as `[0, 1, 2, 5]`."""
+    """`0-2,5,10-14:2` as `[0, 1, 2, 5, 10, 12, 14]`."""
     found: list[int] = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if first:
-            found += range(int(first), int(last or first) + 1)
+    for first, last, step in re.findall(r"(\d+)(?:-(\d+))?(?::(\d+))?", ranges):
+        found += range(int(first), int(last or first) + 1, int(step or 1))
     return found
 
 

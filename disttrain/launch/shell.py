@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class Shell(str):
     """A word that the shell is to read as it stands: `"$port"`."""
+
+
+def set_up(lines: Sequence[str]) -> list[str]:
+    """Lines of the user's that set up the environment. With `set -e`, one of them that fails ends the script; what comes
+    after them goes on after a failure, to do what is to be done then."""
+    return [*lines, "set +efu +o pipefail  # as the lines above may have set them"] if lines else []
 
 
 def shell_words(command: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ..config import Container, Experiment, ExperimentError
 from ..config.yaml import YamlError, parse_yaml
+from .shell import set_up
 from .torchrun import torchrun_command, torchrun_environment
 
 _FIRST_PORT, _NUM_PORTS = 10000, 20000
@@ -159,8 +160,9 @@ def _as_yaml(text: str) -> str:
 
 def _environment(experiment: Experiment) -> str:
     launch = experiment.launch
-    lines = ["# The environment of the ranks.", *launch.setup]
+    lines = ["# The environment of the ranks.", *set_up(launch.setup)]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in torchrun_environment(launch).items()]
+    lines.append("unset SLURM_EXPORT_ENV  # sbatch --export=NONE, or a site, had srun leave all of it out")
     return "\n".join(lines)
 
 

@@ -106,3 +106,24 @@ def test_a_port_that_is_given() -> None:
 def test_fewer_machines_may_be_enough() -> None:
     made = render(request("launch={nodes: 3, min_nodes: 2}"))
     assert "needed=2 " in made and made.count("--nnodes=2:3") == 3
+
+
+def test_options_that_set_up_has_set_are_not_for_what_comes_after_it(tmp_path: Path) -> None:
+    """The second machine fails: the first is stopped all the same, with a checkpoint."""
+    agent = tmp_path / "agent"
+    agent.write_text(
+        '#!/bin/bash\n[ "$1" != -c ] || { echo 4711; exit; }\n'
+        'case "$*" in *is_host=0*) until [ -e there ]; do sleep 0.05; done; exit 7;; esac\n'
+        'trap "touch stopped; exit 0" TERM\ntouch there\nfor i in {1..600}; do sleep 0.1; done\n'
+    )
+    agent.chmod(0o755)
+    text = render(request("launch={nodes: 2, setup: [set -euf -o pipefail]}"), str(agent))
+    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "machine 2 ended with exit code 7: the others are stopped" in done.stderr
+    assert (done.returncode, (tmp_path / "stopped").exists()) == (7, True)
+
+
+def test_set_up_that_fails_starts_nothing_where_it_asks_for_that(tmp_path: Path) -> None:
+    text = render(request("launch={nodes: 2, setup: [set -e, 'false']}"), "touch")
+    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])

@@ -249,6 +249,18 @@ def test_the_environment_arrives(stage: Stage) -> None:
     assert "--nproc-per-node=4" in ran.ranks[0]
 
 
+def test_the_ranks_have_what_the_script_has_though_the_script_began_without(stage: Stage) -> None:
+    """`sbatch --export=NONE` leaves to the script that srun is to be told the same."""
+    given = stage.run(SCRIPTS["odd"](), does='echo "${SLURM_EXPORT_ENV-all}" >"$STAGE/given"', SLURM_EXPORT_ENV="NONE")
+    assert (given.code, (stage.folder / "given").read_text()) == (0, "all\n"), given.err
+
+
+def test_a_job_whose_set_up_is_strict_is_requeued_as_any_other(stage: Stage) -> None:
+    script = render(experiment("launch: {setup: ['set -euo pipefail']}"), "experiment.yaml")
+    ran = stage.run(script, does=f"{FURTHER}; exit 1")
+    assert (ran.code, ran.requeued) == (0, ["41234"]), ran.err
+
+
 def test_a_container_gets_the_folder_and_the_arguments(stage: Stage) -> None:
     stage.program(
         "apptainer", 'printf "%s\\n" "$@" >"$STAGE/apptainer"; until [ "$1" = bash ]; do shift; done; exec "$@"'

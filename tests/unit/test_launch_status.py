@@ -18,7 +18,7 @@ from disttrain import cli
 from disttrain.config import ExperimentError
 from disttrain.launch.note import Note, read_note, write_note
 from disttrain.launch.progress import read_progress
-from disttrain.launch.queue import FORGOTTEN, parse_jobs
+from disttrain.launch.queue import FORGOTTEN, job_states, parse_jobs
 from disttrain.launch.status import nearest_run, state_of
 from disttrain.report.run_report import note_stop
 
@@ -123,6 +123,17 @@ def test_slurm_knows_what_waits_and_runs(tmp_path: Path) -> None:
     assert (state_of(empty, note, FORGOTTEN), state_of(empty, note, None)) == ("failed", "not started")
     done = lay_out(run, TRAIN, DONE="", summary_json=SUMMARY)
     assert [state_of(read_progress(done), note, jobs[k]) for k in range(3)] == ["done", "done", "queued"]
+
+
+def test_all_tasks_of_a_large_array_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """scontrol writes dots in place of the last ones, unless it is told not to."""
+    (tmp_path / "scontrol").write_text(
+        '#!/bin/sh\ntest "$SLURM_BITSTR_LEN" = 0 && more=,8-12:2 || more=...\n'
+        'echo "JobId=7 ArrayTaskId=0-1,4$more%3 JobState=PENDING Reason=None"\n'
+    )
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert list(job_states("7") or {}) == [0, 1, 4, 8, 10, 12]
 
 
 def test_a_run_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
