@@ -26,6 +26,7 @@ from .config.yaml import dump_yaml
 from .environment import place, started_by_torchrun
 from .launch.command import (
     experiment_arguments,
+    note_points,
     note_results,
     one_run,
     point_argument,
@@ -119,12 +120,15 @@ def _train(arguments: argparse.Namespace) -> int:
             if world.is_lead:
                 print(dump_yaml(plain(experiment)) + "\n" + "\n".join(f"# {line}" for line in plan))
             return 0
+        sweep = None
+        if arguments.point is not None:  # now, as the file may be another one by the end
+            sweep = world.lead(lambda: note_points(arguments.experiment, arguments.overrides), "noting the sweep")
         if world.leads_machine:
             watchdog.begin(experiment.directory, guard.job_began())
         with stop_file(experiment, world, arguments.fresh), noted(experiment, world):
             job.run(experiment, world, fresh=arguments.fresh)
-        if arguments.point is not None and world.is_lead:
-            note_results(arguments.experiment, arguments.overrides)
+        if sweep is not None and world.is_lead:
+            note_results(sweep)
     return 0
 
 

@@ -62,12 +62,18 @@ def run_sweep(experiment: Experiment, arguments: argparse.Namespace) -> int:
     )
 
 
-def note_results(path: str, overrides: list[str]) -> None:
-    """Write the table of a sweep anew, one point of which has been run."""
+def note_points(path: str, overrides: list[str]) -> Path:
+    """Write down the points of a sweep, one of which is going to be run; returns the sweep's directory."""
     from .results import note_sweep
+
+    return note_sweep(read_experiment(path, overrides), read_points(path, overrides))
+
+
+def note_results(sweep: Path) -> None:
+    """Write the table of a sweep anew, one point of which has been run."""
     from .sweep import show_results
 
-    show_results(note_sweep(read_experiment(path, overrides), read_points(path, overrides)), quiet=True)
+    show_results(sweep, quiet=True)
 
 
 def submit_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,13 +9,14 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from ..config import Experiment
+from ..config import Experiment, ExperimentError
 from ..config.file import SweepPoint
 from ..config.sweep import short_names, value_text
 from ..config.yaml import parse_path, path_text
@@ -29,17 +30,27 @@ _LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "mape")
 
 
 def note_sweep(experiment: Experiment, points: Sequence[SweepPoint]) -> Path:
-    """Write into the sweep's directory which points it has; returns the directory."""
+    """Write into the sweep's directory which points it has; returns the directory.
+
+    Raises:
+        ExperimentError: it cannot be written to.
+    """
     assert experiment.sweep is not None
     directory = Path(experiment.directory)
-    directory.mkdir(parents=True, exist_ok=True)
     listed = [
         {"point": point.name, "settings": {path_text(path): value for path, value in point.settings.items()}}
         for point in points
     ]
     found = {"metric": experiment.sweep.metric, "points": listed}
-    if read_sweep(directory) != found:
-        _replace(directory / SWEEP, json.dumps(found, indent=1) + "\n")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if read_sweep(directory) != found:
+            _replace(directory / SWEEP, json.dumps(found, indent=1) + "\n")
+    except OSError as error:
+        raise ExperimentError(
+            f"run_dir: the directory of the sweep, {directory}, cannot be written to: {error.strerror or error}; "
+            "choose another one"
+        ) from error
     return directory
 
 
@@ -62,7 +73,9 @@ def read_failures(directory: Path) -> list[str]:
 
 
 def write_failures(directory: Path, names: Sequence[str]) -> None:
-    _replace(directory / FAILURES, json.dumps(list(names)) + "\n")
+    """As well as it goes: on a disk that is full by now, the other points say so themselves."""
+    with suppress(OSError):
+        _replace(directory / FAILURES, json.dumps(list(names)) + "\n")
 
 
 def write_results(directory: Path, sweep: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -82,10 +95,8 @@ def write_results(directory: Path, sweep: Mapping[str, Any], rows: Sequence[Mapp
         settings = [value_text(row["settings"][path]) if path in row["settings"] else "" for path in paths]
         values = [row[split].get(name) for split, name in figures]
         lines.writerow([row["point"], *settings, row["state"], *values, row["best_epoch"], row["seconds"]])
-    try:
+    with suppress(OSError):  # somebody else's sweep can be looked at too, and one on a full disk
         _replace(directory / RESULTS, text.getvalue())
-    except OSError:  # somebody else's sweep can be looked at too, and one on a full disk
-        pass
     return ranked
 
 

@@ -11,8 +11,8 @@ class Shell(str):
 
 
 def set_up(lines: Sequence[str]) -> list[str]:
-    """Lines of the user's that set up the environment. With `set -e`, one of them that fails ends the script; what comes
-    after them goes on after a failure, to do what is to be done then."""
+    """Lines of the user's that set up the environment. With `set -e`, one of them that fails ends the script; what
+    comes after them goes on after a failure, to do what is to be done then."""
     return [*lines, "set +efu +o pipefail  # as the lines above may have set them"] if lines else []
 
 

@@ -23,6 +23,9 @@ NOT_STARTED, QUEUED, RUNNING, STOPPED, FAILED, DONE = "not started", "queued", "
 _NO_FIGURES = 300.0
 """Seconds without new figures after which a run of which nothing else is known is not taken to be running."""
 
+_LOCK_SECONDS = 10.0
+"""For the table of a sweep to be written by another process."""
+
 
 def status(directory: Path, as_json: bool) -> int:
     """Print how a run, or every run of a sweep, does.
@@ -85,9 +88,20 @@ def sweep_rows(
 
 @contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
+    """As far as can be: without, where it is somebody else's sweep, on a file system without locks, and where who has
+    it does not let go."""
     with ExitStack() as held:
-        with suppress(OSError):  # somebody else's sweep, or a file system without locks
-            fcntl.flock(held.enter_context(open(file, "a")), fcntl.LOCK_EX)
+        deadline = time.monotonic() + _LOCK_SECONDS
+        with suppress(OSError):
+            lock = held.enter_context(open(file, "a"))
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.05)
         yield
 
 

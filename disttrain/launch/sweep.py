@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from .status import sweep_rows
 
 STOP = "STOP"
 _LOOK_SECONDS = 1.0
+_COARSE_SECONDS = 2.0
+"""As file systems may round the time of a file, and for what comes while this starts."""
 _BY_SIGNAL = (128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP)
 _DEATH_SIGNAL = 1  # prctl
 
@@ -44,8 +47,12 @@ def run_points(
 
     Returns:
         0: all are done, or the sweep was asked to stop; 1: some have failed; 130 or 143.
+
+    Raises:
+        ExperimentError: the sweep's directory cannot be written to.
     """
     directory = note_sweep(experiment, points)
+    _remove_earlier_stop(directory)
     code, failed = 0, []
     write_failures(directory, failed)
     for turn, point in enumerate(points):
@@ -75,6 +82,15 @@ def run_points(
     return code if code in _BY_SIGNAL else 1 if failed else 0
 
 
+def _remove_earlier_stop(sweep: Path) -> None:
+    """A file STOP that is older than this sweep was meant for another."""
+    file = sweep / STOP
+    with suppress(OSError):
+        if time.time() - file.stat().st_mtime > _COARSE_SECONDS:
+            file.unlink()
+            _say(f"{file} is older than this sweep: it is removed, and the sweep begins")
+
+
 @contextmanager
 def _passing_on_stop(sweep: Path, run: Path) -> Iterator[threading.Event]:
     """While a point runs, the file STOP in the sweep's directory is one for it; whether there was one.
@@ -86,10 +102,11 @@ def _passing_on_stop(sweep: Path, run: Path) -> Iterator[threading.Event]:
     def look() -> None:
         while not over.wait(_LOOK_SECONDS):
             if (sweep / STOP).exists():
-                run.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):
+                with suppress(OSError):
+                    run.mkdir(parents=True, exist_ok=True)
                     os.replace(sweep / STOP, run / STOP)
                     passed.set()
+                    os.utime(run / STOP)  # it may have come before the point was started
 
     thread = threading.Thread(target=look, name="STOP", daemon=True)
     thread.start()

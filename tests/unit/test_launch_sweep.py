@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
+from disttrain import cli
 from disttrain.config import ExperimentError
 from disttrain.config.file import SweepPoint, read_experiment, read_points
+from disttrain.launch import status
 from disttrain.launch.command import one_run
-from disttrain.launch.results import RESULTS
+from disttrain.launch.results import LOCK, RESULTS
 from disttrain.launch.sweep import run_points
 
 from .test_config_sweep import EXPERIMENT
@@ -134,6 +138,56 @@ def test_a_file_that_comes_when_a_point_ends_stops_the_sweep_and_is_gone(trainin
     assert (trainings.all(), trainings.run) == (0, ["seed=0"])
     assert states() == ["0,done", "1,not started", "2,not started"]
     assert not list(Path("runs").rglob("STOP"))
+
+
+def test_a_file_of_an_earlier_sweep_is_removed_and_says_so(
+    trainings: Trainings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = Path("runs/tiny/STOP")
+    file.parent.mkdir(parents=True)
+    file.touch()
+    os.utime(file, (1e9, 1e9))
+    assert (trainings.all(), trainings.run) == (0, ["seed=0", "seed=1", "seed=2"])
+    assert not file.exists()
+    assert f"{file} is older than this sweep: it is removed, and the sweep begins" in capfd.readouterr().err
+
+
+def test_a_file_that_came_between_two_points_is_not_too_old_for_the_next(trainings: Trainings) -> None:
+    train, times = trainings.start, []
+
+    def start(point: SweepPoint) -> int:
+        if point.number == 1:
+            Path("runs/tiny/STOP").touch()
+            os.utime("runs/tiny/STOP", (1e9, 1e9))
+            asked, deadline = Path(point.experiment.directory, "STOP"), time.monotonic() + 60
+            while not (asked.exists() and asked.stat().st_mtime > 1e9) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            times.append(asked.stat().st_mtime)
+        return train(point)
+
+    trainings.start = start
+    assert (trainings.all(), trainings.run) == (0, ["seed=0", "seed=1"])
+    assert times[0] > 1e9
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused(trainings: Trainings) -> None:
+    Path("file").touch()
+    experiment = read_experiment("sweep.yaml", ["run_dir=file/sweep"])
+    with pytest.raises(ExperimentError, match="the sweep, file/sweep, cannot be written to: Not a dir"):
+        run_points(experiment, read_points("sweep.yaml", ["run_dir=file/sweep"]), trainings.start)
+    assert not trainings.run
+
+
+def test_who_writes_the_table_and_does_not_let_go_is_not_waited_for(
+    trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "_LOCK_SECONDS", 0.2)
+    assert trainings.all() == 0
+    Path("runs/tiny", RESULTS).unlink()
+    with open(Path("runs/tiny", LOCK)) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert cli.run(["status", "runs/tiny"]) == 0
+    assert states() == ["2,done", "1,done", "0,done"]
 
 
 def test_torchrun_starts_points_only(trainings: Trainings) -> None:
