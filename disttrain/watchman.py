@@ -81,7 +81,7 @@ class _Guard:
         for path in self.owned:
             remove(path)
         # Whatever else has started ranks, a user's shell or program, is left alone.
-        if _is_torchrun(self.agent.process):
+        if is_torchrun(self.agent.process):
             self._see_agent_off()
         if self.agent.gone():
             _remove_empty_log_folders()
@@ -316,13 +316,14 @@ def find_agent() -> int:
     """The torchrun that has started this process, perhaps by way of a script."""
     process = os.getppid()
     while process > 1:
-        if _is_torchrun(process):
+        if is_torchrun(process):
             return process
         process = _state(process)[1]
     return os.getppid()
 
 
-def _is_torchrun(process: int) -> bool:
+def is_torchrun(process: int) -> bool:
+    """Whether a process is an agent of torchrun, by its command."""
     try:
         with open(f"/proc/{process}/cmdline", "rb") as file:
             words = file.read().split(b"\0")[:8]

@@ -21,6 +21,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=29400)
     options = parser.parse_args(arguments)
+    if not 0 <= options.port < 1 << 16:
+        parser.error(f"--port: expected a number from 0 to 65535 (0: any that is free), got {options.port}")
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # before the store's threads are there
     try:

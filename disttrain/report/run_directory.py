@@ -20,6 +20,7 @@ import psutil
 from ..config import Experiment, ExperimentError
 from ..config.file import write_experiment
 from ..environment import job_name
+from ..watchman import find_agent, is_torchrun
 from ..world import World
 from .files import explaining, finite, replace_text
 
@@ -201,19 +202,12 @@ def _taken(path: Path, token: str, job: str, patience: float) -> TextIO:
 
 
 def _launcher() -> str:
-    """What started this process and would start it again: a batch job that says its name, the torchrun agent, else
-    the process itself."""
+    """What started this process and would start it again: a batch job that says its name, the torchrun agent (perhaps
+    by way of a script), else the process itself."""
     if job := os.environ.get("DISTTRAIN_JOB"):
         return job
-    process = psutil.Process()
-    parent = process.parent()
-    if parent is not None:
-        try:
-            command = " ".join(parent.cmdline())
-        except psutil.Error:
-            command = ""
-        if "torchrun" in command or "torch.distributed.run" in command:
-            process = parent
+    agent = find_agent()
+    process = psutil.Process(agent if is_torchrun(agent) else None)
     return f"{socket.gethostname()} {process.pid} {process.create_time():.2f}"
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 from disttrain.train.checkpoint import CheckpointDirectory
 
-from ..agents import run_machines
+from ..agents import agent_command, run_all, run_machines
+from ..ports import free_port
 from ..preloaded import Preloaded
 from .test_launch import EXPERIMENT
 
@@ -51,15 +55,21 @@ def events(directory: Path) -> list[tuple[str, int]]:
     return [(line["event"], line["step"]) for line in map(json.loads, lines)]
 
 
-def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(tmp_path: Path) -> None:
-    """Under torchrun itself: a restart is known by what started the ranks."""
+@pytest.mark.parametrize("by", ["torchrun", "a script"])
+def test_a_fresh_start_is_not_fresh_again_when_it_is_restarted(tmp_path: Path, by: str) -> None:
+    """Under torchrun itself: a restart is known by what started the ranks, or the script that starts them."""
     run = tmp_path / "runs" / "tiny"
     run.mkdir(parents=True)
     (run / "DONE").touch()
     (run / ".lock").touch()  # as each run leaves one
     (run / "metrics.jsonl").write_text('{"event": "old", "step": 1}\n')
     arguments = program(tmp_path, "self", "train.checkpoint.every_steps=1", "--fresh")
-    (ended,) = run_machines(arguments, tmp_path, procs=2, max_restarts=1)
+    command = agent_command([], 0, 1, procs=2, port=free_port(), max_restarts=1)
+    if by == "a script":
+        (tmp_path / "start").write_text('#!/bin/sh\n"$PYTHON" -m disttrain "$@"\nexit $?\n')
+        (tmp_path / "start").chmod(0o755)
+        command[-2:] = ["--no-python", "env", f"PYTHON={sys.executable}", "./start"]
+    (ended,) = run_all([[*command, *arguments]], [tmp_path])
     assert ended.code == 0, ended.err
     found = events(tmp_path)
     assert found[0] == ("start", 0)
