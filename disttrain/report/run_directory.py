@@ -125,14 +125,25 @@ def open_run_directory(world: World, path: Path, fresh: bool, elastic: bool = Fa
 
         world.lead(own, what, per_machine=True)
     if fresh:
-        launchers = set(world.gather(_launcher(), what))
-        known = set(_recorded(path))
-        # A machine that joins later has what an earlier run left there, while the others are well on with this one.
-        world.lead(lambda: None if launchers & known else _clear(path), what, per_machine=True)
-        world.barrier(what)
-        known = set().union(*world.gather(_recorded(path) if world.leads_machine else [], what))
-        world.lead(lambda: _record(path, launchers | known), what, per_machine=True)
+        try:
+            _begin_anew(world, path, what)
+        except BaseException:
+            for run in opened:
+                run.close()
+            raise
     return opened[0] if opened else None
+
+
+def _begin_anew(world: World, path: Path, what: str) -> None:
+    """Remove what an earlier run left; every rank calls it."""
+    launchers = set(world.gather(_launcher(), what))
+    known = set(_recorded(path))
+    # A machine that joins later has what an earlier run left there, while the others are well on with this one.
+    world.lead(lambda: None if launchers & known else _clear(path), what, per_machine=True)
+    world.barrier(what)
+    world.lead(lambda: None if launchers & known else _refuse_left(path), what, per_machine=True)
+    known = set().union(*world.gather(_recorded(path) if world.leads_machine else [], what))
+    world.lead(lambda: _record(path, launchers | known), what, per_machine=True)
 
 
 def _shows(path: Path, token: str) -> bool:
@@ -234,3 +245,13 @@ def _clear(path: Path) -> None:
                 shutil.rmtree(entry, ignore_errors=True)  # machines that share it may all be at it
             else:
                 entry.unlink(missing_ok=True)
+
+
+def _refuse_left(path: Path) -> None:
+    """What could not be removed would be gone on from: checkpoints of another user, say of root in a container."""
+    left = [name for name in _OURS if os.path.lexists(path / name)]
+    if left and _is_of_a_run(path):
+        raise ExperimentError(
+            f"--fresh could not remove {', '.join(left)} in the run directory {path}: do they belong to another user? "
+            "Remove them, or choose another run_dir"
+        )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,30 @@ def test_fresh_clears_once_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not start("host 1 100.00")
     assert start("host 1 100.00")  # restarted by the same agent
     assert not start("host 2 200.00")  # another job
+
+
+def test_fresh_does_not_go_on_from_what_it_may_not_remove():
+    """A checkpoint of root's, say, in a run directory that is the user's own."""
+    with tempfile.TemporaryDirectory() as place:  # which another user gets to, unlike that of pytest
+        run = Path(place)
+        theirs = run / "checkpoints" / "step-0000000007"
+        theirs.mkdir(parents=True)
+        for file in (theirs / "manifest.json", run / ".lock"):
+            file.touch()
+        for path, mode in ((run, 0o777), (run / ".lock", 0o666), (theirs.parent, 0o777), (theirs, 0o555)):
+            path.chmod(mode)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(ExperimentError, match="--fresh could not remove checkpoints in the run directory"):
+                kept_by_a_fresh_start(run)
+        finally:
+            os.seteuid(user)
+            theirs.chmod(0o755)
+        assert (theirs / "manifest.json").exists()
+        kept_by_a_fresh_start(run)
+        assert not theirs.exists()
 
 
 def test_fresh_clears_once_per_batch_job_that_is_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
