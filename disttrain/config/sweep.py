@@ -7,11 +7,15 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic import model_validator
 
+from .evaluate import Evaluate
+from .partition import Partition
+from .sampling import Sampling
 from .section import Section
+from .train import Train
 from .yaml import Path, YamlError, parse_path, path_text
 
 MOST_POINTS = 1000
@@ -87,7 +91,33 @@ def _flat(settings: dict[Any, Any], path: Path = ()) -> Iterator[tuple[Path, Any
 
 
 def _parsed(point: dict[str, Any]) -> dict[Path, Any]:
-    return {_path(key): value for key, value in point.items()}
+    """Settings by their paths. Those of `train: {lr: 0.1}` are the ones that are named, as in the grid: all others of
+    the section stay as they are in the file. What names its kind (`model`, `data`, `task`) is a value by itself."""
+    found: dict[Path, Any] = {}
+    for key, value in point.items():
+        path = _path(key)
+        section = _WITHOUT_KINDS.get(path[0]) if len(path) == 1 else None
+        found |= {path: value} if section is None else dict(_within(section, value, path))
+    return found
+
+
+_WITHOUT_KINDS: dict[Any, type[Section]] = {
+    "partition": Partition, "sampling": Sampling, "train": Train, "evaluate": Evaluate,
+}  # fmt: skip
+
+
+def _within(section: type[Section], value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if not isinstance(value, dict):
+        yield path, value
+        return
+    for key, inner in value.items():
+        field = section.model_fields.get(key)
+        kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        deeper = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+        if deeper is None:
+            yield (*path, key), inner
+        else:
+            yield from _within(deeper, inner, (*path, key))
 
 
 def _path(key: Any) -> Path:

@@ -46,6 +46,25 @@ def test_a_point_is_the_experiment_with_these_overrides(tmp_path: Path) -> None:
     assert base.experiment == read_experiment(alone, ["run_dir=elsewhere/base"])
 
 
+def test_what_a_point_does_not_name_stays_as_it_is_in_the_file(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "train: {epochs: 3, checkpoint: {every_steps: 7}}\n"
+        "sweep:\n  points:\n  - {train: {lr: 0.1, checkpoint: {keep: 5}}, sampling: {fanout: {default: [1, 1]}}}\n"
+        "  - {train.lr: 0.2}\n",
+    )
+    overrides = ["sampling.batch_size=9", "sweep.points.1.train.checkpoint.keep=4"]
+    first, second = (point.experiment for point in read_points(file, overrides))
+    for found, lr, keep in ((first, 0.1, 5), (second, 0.2, 4)):
+        checkpoint = found.train.checkpoint
+        assert (found.train.epochs, found.train.lr, found.sampling.batch_size) == (3, lr, 9)
+        assert (checkpoint.every_steps, checkpoint.keep) == (7, keep)
+    assert (first.sampling.fanout, second.sampling.fanout) == ({"default": (1, 1)}, (2, 2))
+    assert names(file) == ["lr=0.1,keep=5,fanout=_default_1,1_", "lr=0.2"]
+    with pytest.raises(ExperimentError, match="train.lr is in points and in grid"):
+        read_points(file, ["sweep.grid={train: {lr: [1.0]}}"])
+
+
 def test_sets_and_a_grid_multiply(tmp_path: Path) -> None:
     file = written(
         tmp_path,
