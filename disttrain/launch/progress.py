@@ -51,7 +51,7 @@ def read_progress(directory: Path) -> Progress:
     """Look into a run directory. Nothing in it is changed or locked; what is torn or missing is left out."""
     if not os.path.isdir(directory):  # which does not raise where it must not look, unlike that of Path
         return Progress(directory)
-    summary = _json(directory / "summary.json")
+    summary = _summary(directory / "summary.json")
     done = os.path.exists(directory / "DONE") and bool(summary)
     lines = _newest_lines(directory / "metrics.jsonl")
     last = lines[-1] if lines else {}
@@ -85,6 +85,11 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _summary(path: Path) -> dict[str, Any]:
+    found = _json(path)
+    return found if all(isinstance(found.get(key), dict) for key in ("val", "test", "seconds")) else {}
+
+
 def _newest_lines(path: Path) -> list[dict[str, Any]]:
     """Of the figures, the newest; all of them where the newest do not go back to an evaluation."""
     for most in (_TAIL, None):
@@ -109,9 +114,16 @@ def _lines(path: Path, most: int | None) -> tuple[list[dict[str, Any]], bool]:
             value = json.loads(line)  # the first may begin, and the last may end, in its middle
         except ValueError:
             continue
-        if isinstance(value, dict) and "event" in value:
+        if isinstance(value, dict) and _is_ours(value):
             found.append(value)
     return found, start == 0
+
+
+def _is_ours(line: dict[str, Any]) -> bool:
+    """Whether a run has written it: other programs have files of that name too."""
+    number = (int, float)
+    whole = "event" in line and all(isinstance(line.get(key), number) for key in ("epoch", "step", "time"))
+    return whole and (line.get("loss") is None or isinstance(line["loss"], number))
 
 
 def _is_evaluation(line: dict[str, Any], split: str) -> bool:

@@ -58,7 +58,8 @@ def read_sweep(directory: Path) -> dict[str, Any] | None:
     """What `note_sweep` wrote; None: this is no directory of a sweep."""
     try:
         found = json.loads((directory / SWEEP).read_text(encoding="utf-8"))
-        return found if isinstance(found["points"], list) else None
+        whole = all(isinstance(p["point"], str) and isinstance(p["settings"], dict) for p in found["points"])
+        return found if whole and isinstance(found["points"], list) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

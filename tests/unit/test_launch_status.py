@@ -165,6 +165,15 @@ def test_files_that_are_damaged(tmp_path: Path) -> None:
     assert (found.step, found.epochs, found.done) == (7, None, False)
 
 
+@pytest.mark.parametrize("text", ['{"points": [1]}', '{"points": [{"point": "x"}]}', '{"points": "x"}', "[]", "{"])
+def test_files_of_other_programs(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the same names: they count for nothing."""
+    others = '{"event": "x"}\n{"event": "train", "step": 3}\n' + TRAIN.replace("0.5", '"low"')
+    run = lay_out(tmp_path / "run", others, summary_json='{"val": 3}', DONE="", sweep_json=text)
+    assert cli.run(["status", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run}: not started\n"
+
+
 def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tu-mutag").mkdir()
     (tmp_path / "tu-mutag" / "experiment.yaml").touch()
