@@ -75,6 +75,7 @@ _OURS = {
     "--ntasks-per-node": "launch.procs_per_node", "--ntasks": "launch.procs_per_node",
     "-n": "launch.procs_per_node", "--requeue": "launch.slurm.requeues", "--no-requeue": "launch.slurm.requeues",
     "--open-mode": "run_dir", "--dependency": "launch.slurm.dependency", "-d": "launch.slurm.dependency",
+    "--cpus-per-task": "launch.slurm.cpus", "-c": "launch.slurm.cpus",
     "--partition": "launch.slurm.partition", "-p": "launch.slurm.partition", "--chdir": "the folder you submit from",
     "-D": "the folder you submit from",
 }  # fmt: skip
@@ -84,6 +85,8 @@ _OURS = {
 def _option(text: str) -> str:
     _one_line(text)
     name = re.split(r"[=\s]", text)[0]
+    if re.fullmatch(r"-\w.+", name) and name[:2] in _OURS:
+        name = name[:2]
     if not re.fullmatch(r"-\w|--[\w\-]+", name):
         raise ValueError(f"expected an option of sbatch, such as --mail-type=END, got {text!r}")
     if name in _OURS:

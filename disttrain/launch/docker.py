@@ -178,6 +178,11 @@ def share_gpus(experiment: Experiment, nodes: int) -> tuple[list[str], int | str
                 f"launch.docker.gpus is {gpus}: {nodes} containers on this machine would use the same ones; expected a "
                 "list, which they share out: [0, 1]"
             )
+        if gpus != "all" and experiment.train.device != "cpu" and gpus < (launch.procs_per_node or 1):
+            raise ExperimentError(
+                f"launch.docker.gpus is {gpus}, and each container has {launch.procs_per_node} ranks "
+                "(launch.procs_per_node), which need a GPU each: ask for as many, or set train.device=cpu"
+            )
         return [str(gpus)] * nodes, launch.procs_per_node or ("gpu" if gpus == "all" else gpus)
     each = len(gpus) if alone else len(gpus) // nodes
     if each < (launch.procs_per_node or 1):
@@ -199,10 +204,10 @@ def _num_machines(experiment: Experiment) -> int:
             "machine (a host may be named twice)"
         )
     nodes = launch.nodes or hosts or 1
-    if launch.docker.network == "bridge" and nodes > 1:
+    if launch.docker.network in ("bridge", "default", "none") and nodes > 1:
         raise ExperimentError(
-            "launch.docker.network is bridge, Docker's default one, where containers do not find each other by name; "
-            "make one with `docker network create NAME`"
+            f"launch.docker.network is {launch.docker.network}, one of Docker's own, where containers do not find each "
+            "other by name; make one with `docker network create NAME`"
         )
     return nodes
 

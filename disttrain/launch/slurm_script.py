@@ -35,12 +35,18 @@ def render(
         points: of a sweep, those that are still to be run, by their numbers; each is a task of a job array.
 
     Raises:
-        ExperimentError: Slurm cannot write its output to such a run directory.
+        ExperimentError: Slurm cannot write its output to such a run directory, or there are fewer GPUs than ranks.
     """
     directory = experiment.directory
     if "\\" in directory or not directory.isprintable():
         raise ExperimentError(
             f"run_dir: Slurm's names of output files cannot have backslashes or line breaks, got {directory!r}"
+        )
+    gpus, ranks = _gpus(experiment), experiment.launch.procs_per_node or 1
+    if gpus is not None and gpus < ranks and experiment.train.device != "cpu":
+        raise ExperimentError(
+            f"launch.slurm.gpus is {experiment.launch.slurm.gpus}, and each node has {ranks} ranks "
+            "(launch.procs_per_node), which need a GPU each: ask for as many, or set train.device=cpu"
         )
     parts = [
         _options(experiment, directory, points),

@@ -34,6 +34,8 @@ def test_time_limits(text: int | str, seconds: float | None) -> None:
         ("launch.slurm.time=soon", "expected minutes"),
         ("launch.slurm.time=1", "would be stopped at once"),
         ("launch.slurm.lines=[--time=3]", "--time is decided by launch.slurm.time"),
+        ("launch.slurm.lines=[--cpus-per-task=8]", "--cpus-per-task is decided by launch.slurm.cpus"),
+        ("launch.slurm.lines=[-c8]", "-c is decided by launch.slurm.cpus"),
         ("launch.slurm.lines=[mail]", "expected an option of sbatch"),
         ("launch.slurm.partition=a b", "expected a name without spaces"),
         ("launch.slurm.gpus=a100", "a type and a number"),
@@ -48,6 +50,14 @@ def test_settings_that_slurm_would_refuse_or_mistake(setting: str, says: str) ->
     with pytest.raises(ExperimentError) as caught:
         parse_experiment(TINY, (setting,))
     assert says in str(caught.value)
+
+
+def test_more_ranks_than_gpus_are_refused() -> None:
+    more = "launch: {procs_per_node: 4, slurm: {gpus: 'a100:2'}}"
+    with pytest.raises(ExperimentError, match="launch.slurm.gpus is a100:2, and each node has 4 ranks"):
+        render(parse_experiment(TINY + more), "experiment.yaml")
+    for override in ("train.device=cpu", "launch.procs_per_node=2", "launch.slurm.gpus=null"):
+        assert render(parse_experiment(TINY + more, [override]), "experiment.yaml")
 
 
 def test_names_that_slurm_cannot_write_to_are_refused() -> None:

@@ -289,6 +289,8 @@ def test_gpus_of_containers() -> None:
         shares("{nodes: 2, docker: {gpus: all}}", 2)
     with pytest.raises(ExperimentError, match="2 GPUs, 1 for each container, which has 2 ranks"):
         shares("{nodes: 2, procs_per_node: 2, docker: {gpus: [0, 1]}}", 2)
+    with pytest.raises(ExperimentError, match="gpus is 2, and each container has 3 ranks"):
+        shares("{procs_per_node: 3, docker: {gpus: 2, hosts: [a, b]}}", 2)
 
 
 @pytest.mark.parametrize(
@@ -296,6 +298,7 @@ def test_gpus_of_containers() -> None:
     [
         ("launch: {nodes: 3, docker: {hosts: [a, b]}}", "e.yaml", "launch.nodes is 3, launch.docker.hosts has 2 hosts"),
         ("launch: {nodes: 2, docker: {network: bridge}}", "e.yaml", "docker network create NAME"),
+        ("launch: {nodes: 2, docker: {network: none}}", "e.yaml", "network is none, one of Docker's own"),
         ("launch: {docker: {mounts: [{source: /data}]}}", "/other/e.yaml", "not to be seen .* which see /p, /data:"),
         ("", "../e.yaml", "submit from a folder above it"),
         ("run_dir: /scratch/run", "e.yaml", "run_dir: /scratch/run would be gone with the containers, which see /p:"),
