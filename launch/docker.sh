@@ -38,8 +38,8 @@ stop() {  # machine, process: with a checkpoint
 }
 
 kill_now() {  # machine, process
-    on "$1" docker rm --force $(container "$1")
     [ -z "$2" ] || kill -KILL -- "-$2"
+    on "$1" docker rm --force $(container "$1")
 }
 
 needed=2 grace=90
@@ -99,7 +99,9 @@ supervise() {
             deadline=$((SECONDS + grace))
         fi
     done
-    wait
+    deadline=$((SECONDS + grace))  # for stop and kill_now, which may ask somebody who does not answer
+    while [ "$(jobs -pr)" ] && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.3 & wait $!; done
+    kill -KILL $(jobs -pr) 2>/dev/null
     [ -z "$heard" ] || echo "stopped by $heard: the same command goes on" >&2
     exit "$code"
 }

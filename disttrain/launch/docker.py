@@ -125,7 +125,7 @@ def render(request: Request, directory: str, user: str) -> str:
             '    [ "$2" ] && kill -0 "$2" && sleep 1 || break',
             "done",
         ],
-        kill=[f'{on_host}docker rm --force $(container "$1")', '[ -z "$2" ] || kill -KILL -- "-$2"'],
+        kill=['[ -z "$2" ] || kill -KILL -- "-$2"', f'{on_host}docker rm --force $(container "$1")'],
         needed=launch.min_nodes or nodes,
         grace=docker.stop_seconds + 30,
     )

@@ -131,6 +131,19 @@ def test_who_does_not_stop_is_killed(start: Callable[[str], Started]) -> None:
     assert "not all machines have stopped within 1 s: they are killed" in said
 
 
+def test_who_is_asked_to_end_a_machine_and_does_not_answer_is_not_waited_for(
+    start: Callable[[str], Started],
+) -> None:
+    """A container engine that hangs, say."""
+    hangs = "exec sleep 1000"
+    machines = [["bash", "-c", DEAF, name] for name in ("m1", "m2")]
+    started = start(together_script([], [], machines, stop=[hangs], kill=[*KILL, hangs], needed=2, grace=1))
+    started.until_there("m1", "m2")
+    started.process.send_signal(signal.SIGTERM)
+    code, said = started.end()
+    assert code == 143 and "they are killed" in said
+
+
 def test_asked_twice_it_ends_at_once(start: Callable[[str], Started]) -> None:
     started = start(job(DEAF, DEAF, grace=600))
     started.until_there("m1", "m2")
