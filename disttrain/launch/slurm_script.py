@@ -266,7 +266,11 @@ being_ended() {  # by scancel, say: "completing" while the script still runs
   esac
 }
 restarts=${SLURM_RESTART_COUNT:-0}
-if [ "$code" = 0 ] && [ -e "$run_dir/DONE" ] && [ -z "${asked:+$done_before}" ]; then  # not that of an earlier run
+over() {  # also where a machine was lost, and the others have ended well; but by no mark that an earlier run has left
+  [ -e "$run_dir/DONE" ] || return
+  [ -z "$done_before" ] || { [ "$code" = 0 ] && [ -z "$asked" ]; }
+}
+if over; then
   exit 0
 elif being_ended; then
   echo "slurm: the job is being ended; submitted again, the run goes on from its last checkpoint" >&2

@@ -298,6 +298,7 @@ FURTHER = "mkdir -p runs/experiment/checkpoints/step-7"
     ("does", "count", "code", "requeued", "says"),
     [
         (DONE, 0, 0, False, ""),
+        (f'{DONE}; [ "$SLURM_NODEID" = 0 ] || exit 137', 0, 0, False, ""),
         ("exit 2", 0, 2, False, "it would fail again"),
         ("exit 1", 0, 1, False, "it would fail again"),
         (f"{FURTHER}; exit 1", 3, 0, True, "had got further than before; requeued (4 of at most 20 times)"),
@@ -331,7 +332,7 @@ def test_what_is_requeued(
     assert len(ran.ranks) == 2
 
 
-@pytest.mark.parametrize(("does", "requeued"), [("true", False), ("signal USR1", True)])
+@pytest.mark.parametrize(("does", "requeued"), [("true", False), ("signal USR1", True), (f"{FURTHER}; exit 1", True)])
 def test_a_mark_that_an_earlier_run_has_left_does_not_end_one_that_was_stopped(
     stage: Stage, does: str, requeued: bool
 ) -> None:
