@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..config import Experiment
+from ..config import Experiment, parse_edge_type
 from ..config.counted import counted
 from ..config.sampling import shown_entry
 from ..graph.schema import GRAPH
+from ..train.idle_types import idle_line, some
 from .storage_advice import graph_advice, storage_advice
 
 _MANY_EDGES = 100_000_000
@@ -38,7 +39,7 @@ def _labels(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
         return
     absent = [name for name, count in classes.items() if not count]
     if absent:
-        yield f"no training {what} is of class {_some(absent)}: what a model says of it is chance; look at data.split"
+        yield f"no training {what} is of class {some(absent)}: what a model says of it is chance; look at data.split"
     total, largest = sum(classes.values()), max(classes.values())
     if total and not facts["labels"]["several_per_node"] and largest / total > 0.9:
         yield (
@@ -48,7 +49,7 @@ def _labels(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
     elif total and not facts["labels"]["several_per_node"]:
         scarce = [name for name, count in classes.items() if 0 < count < _SCARCE * total / len(classes)]
         if scarce:
-            yield f"class {_some(scarce)} has hardly a training {what}: look at macro_f1 beside accuracy"
+            yield f"class {some(scarce)} has hardly a training {what}: look at macro_f1 beside accuracy"
 
 
 def _features(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
@@ -77,14 +78,11 @@ def _features(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _nodes(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
-    idle = [name for name, nodes in facts["nodes"].items() if not nodes["takes_part"]]
-    if idle:
-        yield (
-            f"{_some(idle)} cannot reach {facts['target']} in {experiment.model.layers} layers and takes no part: add "
-            "reverse relations or layers, or leave it out"
-        )
+    edges = {parse_edge_type(name): relation["edges"] for name, relation in facts["relations"].items()}
+    if line := idle_line(experiment, facts["nodes"], edges, facts["target"]):
+        yield line
     alone = facts["nodes"][facts["target"]]["without_neighbours"]
-    if alone > 0.2:
+    if 0.2 < alone < 1:
         yield f"{alone:.0%} of the nodes of {facts['target']} have no neighbour: a graph model sees their features only"
     for name, relation in facts["relations"].items():
         if relation["repeated_edges"]:
@@ -170,7 +168,3 @@ def _cut(experiment: Experiment, facts: dict[str, Any]) -> Iterator[str]:
     gpu = experiment.train.precision == "fp32" and experiment.train.device == "cuda"
     if gpu and getattr(experiment.model, "hidden", 0) >= 64:
         yield "on a GPU, train.precision=bf16 computes faster at this width and halves the memory of a step"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -28,6 +28,7 @@ from .batch_norms import share_batch_norms
 from .collections import collection_plan, prepare_collection
 from .conflicts import graph_conflicts, refuse, world_conflicts
 from .halves import halves_conflicts
+from .idle_types import tell_idle
 from .label_counts import tell_labels
 from .missing_values import tell_missing
 from .partitions import checked_manifest, num_parts, partition_directory, prepare_graph
@@ -61,6 +62,8 @@ def run(experiment: Experiment, world: World, fresh: bool = False) -> dict[str, 
     tell_labels(experiment, world, graph, task)
     if world.is_lead:
         tell_missing(experiment, graph.schema, model)
+        if not about_graphs:
+            tell_idle(experiment, graph.schema, task.node_type)
     seconds = {"partition": partitioned - started, "load": time.perf_counter() - partitioned}
     return Trainer(experiment, world, graph, task, model, fresh=fresh, seconds=seconds).train()
 
