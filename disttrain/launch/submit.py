@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -45,6 +46,12 @@ def submit(backend: str, request: Request) -> int:
         return replace(request, experiment=point.experiment, point=point.name)
 
     if request.dry_run:
+        if len(points) > 1:
+            print(
+                f"submit: a script for each of {len(points)} points, which `submit` runs one after another. Each ends "
+                "its shell: give bash one at a time (--point NAME prints it)",
+                file=sys.stderr,
+            )
         return max(start(of(point)) for point in points)
     elsewhere = backend == "docker" and bool(request.experiment.launch.docker.hosts)
     return run_points(

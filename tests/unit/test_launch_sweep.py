@@ -190,6 +190,16 @@ def test_who_writes_the_table_and_does_not_let_go_is_not_waited_for(
     assert states() == ["2,done", "1,done", "0,done"]
 
 
+def test_the_scripts_of_several_points_are_not_taken_for_one(
+    trainings: Trainings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for more, count in (([], 3), (["--point", "1"], 1)):
+        assert cli.run(["submit", "local", "sweep.yaml", "--dry-run", *more]) == 0
+        said = capfd.readouterr()
+        assert said.out.count("#!/usr/bin/env bash") == count
+        assert ("a script for each of 3 points" in said.err) == (count == 3)
+
+
 def test_torchrun_starts_points_only(trainings: Trainings) -> None:
     with pytest.raises(ExperimentError, match="start each of its points with --point NAME"):
         one_run(None)("sweep.yaml", [])
