@@ -125,7 +125,7 @@ def _check_choice(kind: Kind, value: Any, path: Path, mistakes: list[Mistake]) -
         return value
     section = choose(kind, value)
     if section is not None:
-        return _check_section(section, value, path, mistakes)
+        return _check_section(section, value, path, mistakes, kind)
     if kind.discriminator in value:
         mistakes.append(Mistake((*path, kind.discriminator), _expected_one(value[kind.discriminator], tags)))
         meant = nearest(value[kind.discriminator], tags)
@@ -139,7 +139,10 @@ def _check_choice(kind: Kind, value: Any, path: Path, mistakes: list[Mistake]) -
     return value
 
 
-def _check_section(section: type[Section], value: Any, path: Path, mistakes: list[Mistake]) -> Any:
+def _check_section(
+    section: type[Section], value: Any, path: Path, mistakes: list[Mistake], union: Kind | None = None
+) -> Any:
+    """`union`: whose alternative the section is."""
     fields = section.model_fields
     if value is None and not any(field.is_required() for field in fields.values()):
         return {}  # a heading whose entries are all commented out
@@ -150,7 +153,8 @@ def _check_section(section: type[Section], value: Any, path: Path, mistakes: lis
     checked: dict[Any, Any] = {}
     unknown = [key for key in value if key not in fields]
     for key in unknown:
-        mistakes.append(Mistake((*path, key), _unknown_key(key, fields)))
+        text = _of_another_kind(key, section, value, union) if union is not None else ""
+        mistakes.append(Mistake((*path, key), text or _unknown_key(key, fields)))
     for key, field in fields.items():
         if key in value:
             kind = field_kind(field)
@@ -282,6 +286,19 @@ def _unknown_key(key: Any, fields: Iterable[str]) -> str:
     if elsewhere:  # spelt right
         hint = f"; `{key}` belongs at {' or '.join(elsewhere[:3])}"
     return f"there is no such key{hint}{'' if hint.endswith('?') else '.'} Valid here: {_listed(fields)}"
+
+
+def _of_another_kind(key: Any, section: type[Section], value: dict[Any, Any], union: Kind) -> str:
+    """What to say of a key that other alternatives of a union have; empty if none has."""
+    tag = union.discriminator or ""
+    others = [kind_of(member).annotation.model_fields for member in members(union.annotation)]
+    kinds = [kind for fields in others if key in fields for kind in get_args(fields[tag].annotation)]
+    if not kinds:
+        return ""
+    ours = value.get(tag, section.model_fields[tag].default)
+    return (
+        f"`{key}` goes with {tag}: {' or '.join(kinds)}, not with {ours}. Valid here: {_listed(section.model_fields)}"
+    )
 
 
 def field_paths() -> Iterator[Path]:

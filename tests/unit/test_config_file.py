@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -18,6 +19,7 @@ from disttrain.config import (
     SplitByRatio,
     TablesData,
 )
+from disttrain.config.check import Mistake, check, field_kind, kind_of, members
 from disttrain.config.file import differences, parse_experiment, plain, read_experiment, write_experiment
 from disttrain.config.ignored import ignored_settings
 
@@ -136,7 +138,7 @@ def test_no_word_of_the_machinery() -> None:
         ("{source: PYG, dataset: DBLP, root: x}", 'got "PYG"; did you mean `pyg`?'),
         ("{source: 3}", "data.source (line 1): expected one of pyg, ogb, file, python, generated, tables, got 3"),
         ("pyg", 'expected a section with `source: pyg, ogb, file, python, generated, tables`, got "pyg"'),
-        ("{source: pyg, dataset: DBLP, root: x, path: y}", "`path` belongs at data.path"),
+        ("{source: pyg, dataset: DBLP, root: x, path: y}", "`path` goes with source: file, not with pyg. Valid here: "),
         ("{source: pyg, dataset: D, root: x, split: {by: tiem, column: a, val: 1, test: 2}}", "did you mean `time`?"),
         (
             "{source: pyg, dataset: D, root: x, split: {by: ratio, train: 0.8, val: 0.2, test: 0.2}}",
@@ -160,6 +162,37 @@ def test_a_key_that_belongs_elsewhere_is_sent_there() -> None:
     assert "`patience` belongs at train.early_stop.patience" in mistakes(SMALL, "train.patience=3")[0]
     # spelt right, whatever it looks like here
     assert "`dangling` belongs at data.dangling." in mistakes(f"{SMALL}\ndangling: drop")[0]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "task.kind=graph_classification",
+            "task.node_type (line 3): `node_type` goes with kind: node_classification or node_regression, not with "
+            "graph_classification. Valid here: kind, ",
+        ),
+        ("data.split.fold=1", "goes with by: folds, not with masks. Valid here: by, val_from_train, seed, column"),
+        ("data.split={by: ratio, train: 0.5, val: 0.2, test: 0.2, column: a}", "goes with by: masks or column or time"),
+        ("task.nonsense=1", "task.nonsense (override task.nonsense=1): there is no such key. Valid here: "),
+    ],
+)
+def test_a_key_of_another_kind_of_the_section_says_which(override: str, said: str) -> None:
+    assert said in "\n".join(mistakes(SMALL, override))
+
+
+def test_every_key_of_every_union_names_its_kinds() -> None:
+    """Whatever a section is: no key is sent to where it stands."""
+    for name, tag in (("data", "source"), ("task", "kind"), ("model", "kind")):
+        union = field_kind(Experiment.model_fields[name])
+        sections = [kind_of(member).annotation for member in members(union.annotation)]
+        for section in sections:
+            (ours, *_) = get_args(section.model_fields[tag].annotation)
+            for key in {key for other in sections for key in other.model_fields} - set(section.model_fields):
+                found: list[Mistake] = []
+                check(union, {tag: ours, key: 1}, (name,), found)
+                (text,) = (mistake.text for mistake in found if mistake.path == (name, key))
+                assert f"`{key}` goes with {tag}: " in text and f", not with {ours}. " in text
 
 
 def test_node_types_that_no_table_has_are_told_along_with_everything_else() -> None:

@@ -89,7 +89,7 @@ def test_the_experiments_are_about_collections(name: str) -> None:
         ("{kind: gin, pooling: attentoin}", "did you mean `attention`?"),
         ("{kind: gin, pooling: [sum, add]}", "add cannot be used: it is called sum here"),
         ("{kind: gin, pooling: sort}", "sort needs arguments: {kind: sort, args: {k: ...}}"),
-        ("{kind: gin, edge_attr: true}", "`edge_attr` belongs at"),
+        ("{kind: gin, edge_attr: true}", "`edge_attr` goes with kind: "),
     ],
 )
 def test_models_of_graphs_that_do_not_fit_are_refused(model: str, said: str) -> None:
