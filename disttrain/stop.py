@@ -221,7 +221,8 @@ class StopFile:
     where it is, the machine on which the file is made sees it at once. The disk may hang without the run noticing.
 
     One that is older than the job when the block begins was meant for another; it is removed, with a line that says so.
-    Later ones count, whatever their time. The file has done its work when the block ends: it is removed.
+    Later ones count, whatever their time. The file has done its work when the block ends: it is removed. Where the
+    directory is not there yet, it is made for the file, and removed if nothing else has come into it by the end.
 
     Args:
         began: when the job began, in seconds since 1970.
@@ -230,10 +231,16 @@ class StopFile:
     def __init__(self, directory: Path, began: float) -> None:
         self._path, self._began = directory / NAME, began - _COARSE_SECONDS
         self._ignored: float | None = None
+        self._folders: list[Path] = []
+        """That were made here, the innermost first."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="look for STOP", daemon=True)
 
     def __enter__(self) -> StopFile:
+        folder = self._path.parent
+        with suppress(OSError):  # where it cannot be made, the run says so
+            self._folders = [at for at in (folder, *folder.parents) if not at.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
         made = self._made()
         if made is not None and made < self._began:
             removed = self._remove()
@@ -249,6 +256,9 @@ class StopFile:
         self._over.set()
         if error is None or stopped_by(error) is not None:
             self._remove()
+        with suppress(OSError):
+            for made in self._folders:
+                made.rmdir()
 
     def _look(self) -> None:
         while not self._over.wait(_SECONDS_BETWEEN_LOOKS):

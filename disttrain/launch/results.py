@@ -26,6 +26,7 @@ LOCK = ".sweep.lock"
 RESULTS = "results.csv"
 FAILURES = "failed.json"
 
+_ANY_WIDTH = 10_000
 _LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "mape")
 
 
@@ -125,27 +126,39 @@ def results_table(directory: Path, sweep: Mapping[str, Any], rows: Sequence[Mapp
     done = sum(row["state"] == "done" for row in rows)
     title = f"{directory}: {done} of {len(rows)} points done" + (f", sorted by val {metric}" if metric and done else "")
     console.print(title, soft_wrap=True, highlight=False)
-    table = Table()
-    for path in paths:
-        table.add_column(short[parse_path(path)])
-    table.add_column("state")
     figures = [(split, name) for split in ("val", "test") for name in _metric_names(rows, split)]
+    table = _table(rows, paths, [short[parse_path(path)] for path in paths], figures)
+    if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum > console.width:
+        # The others are in the file.
+        few = [(split, name) for split, name in figures if name == (metric or "loss")]
+        table = _table(rows, paths, [short[parse_path(path)] for path in paths], few)
+    console.print(table)
+    for line in over_seeds(rows):
+        console.print(line, soft_wrap=True)
+    console.print(f"also in {directory / RESULTS}", soft_wrap=True, highlight=False)
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]], paths: Sequence[str], names: Sequence[str], figures: Sequence[tuple[str, str]]
+) -> Table:
+    """Args:
+    names: of the settings, short ones.
+    figures: (split, metric).
+    """
+    table = Table()
+    for name in names:
+        table.add_column(name)
+    table.add_column("state")
     for split, name in figures:
         table.add_column(f"{split} {name}", justify="right")
     table.add_column("best epoch", justify="right")
     for row in rows:
         settings = [value_text(row["settings"][path]) if path in row["settings"] else "" for path in paths]
         best = "" if row["best_epoch"] is None else str(row["best_epoch"])
-        at = (
-            f" (epoch {row['epoch']})"
-            if row["epoch"] is not None and row["state"] not in ("done", "not started")
-            else ""
-        )
-        table.add_row(*settings, row["state"] + at, *(_figure(row[split].get(name)) for split, name in figures), best)
-    console.print(table)
-    for line in over_seeds(rows):
-        console.print(line, soft_wrap=True)
-    console.print(f"also in {directory / RESULTS}", soft_wrap=True, highlight=False)
+        under_way = row["epoch"] is not None and row["state"] not in ("done", "not started")
+        state = f"{row['state']} (epoch {row['epoch']})" if under_way else row["state"]
+        table.add_row(*settings, state, *(_figure(row[split].get(name)) for split, name in figures), best)
+    return table
 
 
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:

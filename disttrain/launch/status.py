@@ -54,7 +54,10 @@ def status(directory: Path, as_json: bool) -> int:
     progress = read_progress(directory)
     prepared = ("experiment.yaml", SCRIPT)  # the script alone: sbatch has refused it
     if note is None and not progress.began and not any(os.path.exists(directory / name) for name in prepared):
-        raise ExperimentError(f"{directory} holds no run: expected the run directory of an experiment (run_dir)")
+        raise ExperimentError(
+            f"{directory} holds no run: expected the run directory of an experiment (run_dir); a run writes nothing "
+            "there before it has read and divided its data"
+        )
     found = facts(progress, note, None if jobs is None else jobs.get(None, FORGOTTEN))
     print(
         json.dumps({"directory": str(directory), **found}, indent=2) if as_json else "\n".join(_lines(directory, found))

@@ -66,7 +66,7 @@ start() {  # in a session of its own: the terminal's Ctrl-C comes to this script
 }
 """
 
-_SUPERVISE = r"""code=0 lost=0 deadline= heard=
+_SUPERVISE = r"""code=0 lost=0 failed= deadline= heard=
 
 to_all() {  # stop or kill_now
     for i in "${!processes[@]}"; do "$1" $((i + 1)) "${processes[i]}" & done 2>/dev/null
@@ -91,11 +91,11 @@ hear() {  # exit code: of a signal; its name
 
 ended() {  # machine, exit code
     [ "$2" -ne 0 ] && [ -z "$deadline" ] || return
-    first=${first:-$2} lost=$((lost + 1))
+    first=${first:-$2} failed=${failed:-$1} lost=$((lost + 1))
     if [ $((${#processes[@]} - lost)) -ge "$needed" ]; then
         echo "machine $1 ended with exit code $2: the others go on" >&2
     else
-        echo "machine $1 ended with exit code $2: the others are stopped" >&2
+        [ ${#processes[@]} = 1 ] || echo "machine $1 ended with exit code $2: the others are stopped" >&2
         stop_all "$first"
     fi
 }
@@ -125,7 +125,11 @@ supervise() {
     deadline=$((SECONDS + grace))  # for stop and kill_now, which may ask somebody who does not answer
     while [ "$(jobs -pr)" ] && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.3 & wait $!; done
     kill -KILL $(jobs -pr) 2>/dev/null
-    [ -z "$heard" ] || echo "stopped by $heard: the same command goes on" >&2
+    if [ "$heard" ]; then
+        echo "stopped by $heard: the same command goes on" >&2
+    elif [ "$code" -ne 0 ]; then
+        echo "failed: machine $failed ended first, with exit code $code; above, lines with disttrain: say why" >&2
+    fi
     exit "$code"
 }
 

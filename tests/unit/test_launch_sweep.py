@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+import rich.console
 
 from disttrain import cli
 from disttrain.config import ExperimentError
 from disttrain.config.file import SweepPoint, read_experiment, read_points
-from disttrain.launch import status
+from disttrain.launch import results, status
 from disttrain.launch.command import one_run
 from disttrain.launch.results import LOCK, RESULTS
 from disttrain.launch.sweep import run_points
@@ -86,6 +87,18 @@ def test_a_failing_point_does_not_stop_the_others_and_finished_ones_are_not_repe
     assert (trainings.all(), trainings.run) == (0, [])
     assert trainings.all(fresh=True) == 0
     assert len(trainings.run) == 3
+
+
+def test_the_table_fits_into_a_narrow_terminal(
+    trainings: Trainings, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "Console", lambda **_: rich.console.Console(width=60))
+    assert trainings.all() == 0
+    few = capfd.readouterr().out.splitlines()
+    assert "val accuracy" in few[2] and "test accuracy" in few[2] and any("0.3000" in line for line in few)
+    monkeypatch.setattr(results, "_metric_names", lambda *_: ["loss", "accuracy", "macro_f1", "micro_f1"])
+    assert trainings.all() == 0
+    assert capfd.readouterr().out.splitlines() == few, "the others are in the file"
 
 
 @pytest.mark.parametrize("code", [130, 143, 0])

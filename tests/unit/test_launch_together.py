@@ -89,6 +89,13 @@ def test_the_first_failure_ends_the_others(start: Callable[[str], Started]) -> N
     assert code == 7
     assert "machine 2 ended with exit code 7: the others are stopped" in said
     assert "m1 was stopped" in said and "m3 was stopped" in said
+    assert said.endswith("\nfailed: machine 2 ended first, with exit code 7; above, lines with disttrain: say why\n")
+
+
+def test_of_one_machine_there_are_no_others(start: Callable[[str], Started]) -> None:
+    code, said = start(job("exit 3")).end()
+    assert code == 3
+    assert said == "failed: machine 1 ended first, with exit code 3; above, lines with disttrain: say why\n"
 
 
 def test_a_killed_machine_is_a_failure(start: Callable[[str], Started]) -> None:

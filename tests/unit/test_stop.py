@@ -112,7 +112,6 @@ def test_a_file_asks_to_stop_and_is_gone_then(tmp_path: Path) -> None:
 
 def test_a_file_is_remembered_where_there_is_something_to_save(tmp_path: Path) -> None:
     with pytest.raises(ValueError), StopRequest() as request, StopFile(tmp_path / "run", time.time()):
-        (tmp_path / "run").mkdir()  # which comes later than the job
         (tmp_path / "run" / NAME).touch()
         deadline = time.monotonic() + 30
         while not request.reason and time.monotonic() < deadline:
@@ -235,3 +234,18 @@ def test_it_says_where_the_checkpoint_is(monkeypatch: pytest.MonkeyPatch) -> Non
     text = r"; the same command goes on from the checkpoint in runs/tiny/checkpoints$"
     with pytest.raises(Stopped, match=text), StopRequest(at_once=True):
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_the_directory_is_there_for_the_file_as_long_as_it_is_looked_for(tmp_path: Path) -> None:
+    """While the data are read, for which the run itself has nothing to write yet."""
+    run = tmp_path / "runs" / "tiny"
+    with StopRequest() as request, StopFile(run, time.time()):
+        (run / NAME).touch()
+        while not request.reason:
+            time.sleep(0.05)
+        (run / NAME).unlink()
+        request.reason = ""
+    assert not (tmp_path / "runs").exists(), "nothing has come into it"
+    with StopFile(run, time.time()):
+        (run / "experiment.yaml").touch()
+    assert (run / "experiment.yaml").exists()
