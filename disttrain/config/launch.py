@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
+from .counted import counted
 from .docker import Docker
 from .section import Names, Section, spelt
 
@@ -43,10 +44,10 @@ def slurm_seconds(time: int | str) -> float | None:
             f"got {text!r}"
         )
     days, first, second, third = (None if part is None else int(part) for part in parts.groups())
-    if days is None and second is not None and third is None:
+    if days is None and first is not None and second is not None and third is None:
         raise ValueError(
-            f"{text!r} is {first} minutes and {second} seconds to Slurm; write {text}:00 for {first} hours and "
-            f"{second} minutes, or 0:{text} for what Slurm reads"
+            f"{text!r} is {counted(first, 'minute')} and {counted(second, 'second')} to Slurm; write {text}:00 for "
+            f"{counted(first, 'hour')} and {counted(second, 'minute')}, or 0:{text} for what Slurm reads"
         )
     if days is None and second is None:
         seconds = 60 * (first or 0)

@@ -47,7 +47,8 @@ def _show_partitions(there: dict[str, Any], console: Console) -> None:
     if there["directory"]:
         crossing = f"{there['edge_cut']:.1%} of the edges between them" if there["parts"] > 1 else "all edges in it"
         console.print(
-            f"{there['directory']}: {there['parts']} partitions by {there['method']}, {crossing}", markup=False
+            f"{there['directory']}: {counted(there['parts'], 'partition')} by {there['method']}, {crossing}",
+            markup=False,
         )
 
 
@@ -93,8 +94,8 @@ def _relations(facts: dict[str, Any]) -> Table:
 def _labels(facts: dict[str, Any]) -> Table:
     labels = facts["labels"]
     title = (
-        f"{labels['attribute']} of {facts['target']}: of {counted(labels['nodes'], _what(facts))} "
-        f"{labels['labelled']:,} with one"
+        f"labels, {labels['attribute']} of {facts['target']}: {labels['labelled']:,} of "
+        f"{counted(labels['nodes'], _what(facts))} have one"
     )
     splits = labels["splits"]
     table = titled(title, "class" if "classes" in splits["train"] else "", *splits)

@@ -30,7 +30,7 @@ def test_time_limits(text: int | str, seconds: float | None) -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("launch.slurm.time=1:30", "1 minutes and 30 seconds to Slurm; write 1:30:00"),
+        ("launch.slurm.time=1:30", "1 minute and 30 seconds to Slurm; write 1:30:00"),
         ("launch.slurm.time=soon", "expected minutes"),
         ("launch.slurm.time=1", "would be stopped at once"),
         ("launch.slurm.lines=[--time=3]", "--time is decided by launch.slurm.time"),
