@@ -74,7 +74,7 @@ def state_of(directory: Path, fingerprint: str, first: int | None) -> dict[str, 
     if first not in had:
         raise ExperimentError(
             f"data.first is {first}, and the collection {directory} never had so many graphs; it had "
-            f"{', '.join(map(str, had))}"
+            f"{', '.join(map(str, had))}. data.first=null takes all that it has"
         )
     return read_manifest(directory, _BEFORE.format(first))
 

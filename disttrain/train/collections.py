@@ -87,7 +87,11 @@ def open_collection_at(
         directory = Path(place.directory)
         manifest = state_of(directory, place.fingerprint, experiment.data.first)
         collated, access = held(experiment, world, directory, manifest)
-        whole = {**manifest, "parts": 1, "method": "none", "fingerprint": _of_run(experiment, manifest["fingerprint"])}
+        grown = parse_manifest(directory)["history"]
+        whole = {
+            **manifest, "parts": 1, "method": "none", "fingerprint": _of_run(experiment, manifest["fingerprint"]),
+            "sizes": {_of_run(experiment, state["fingerprint"]): state["num_graphs"] for state in grown},
+        }  # fmt: skip
         return Graphs(
             collated,
             whole,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,11 @@ def _meaning(info: dict[str, Any]) -> dict[str, Any]:
     return {name: info[name] for name in ("encoding", "classes") if name in info}
 
 
-def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: Path) -> None:
+def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: Path, sizes: Mapping[str, int]) -> None:
     """Refuse to resume a run that was another one.
+
+    Args:
+        sizes: of a collection of graphs, by its fingerprint, how many it had whenever it was extended.
 
     Raises:
         ExperimentError: lists every difference.
@@ -108,9 +112,17 @@ def check_identity(theirs: dict[str, Any], ours: dict[str, Any], run_directory: 
         listed = "\n  ".join(lines)
         raise ExperimentError(
             f"{run_directory} holds the checkpoints of another run, which this one cannot go on from:\n  {listed}\n"
-            "Put these back as they were, or choose another run_dir, or begin anew in this one with --fresh"
-            + _advice(theirs, ours)
+            f"Put these back as they were{_grown(theirs, ours, sizes)}, or choose another run_dir, or begin anew in "
+            "this one with --fresh" + _advice(theirs, ours)
         )
+
+
+def _grown(theirs: dict[str, Any], ours: dict[str, Any], sizes: Mapping[str, int]) -> str:
+    """How a collection that was extended is what it was."""
+    before, now = (run["data"]["fingerprint"] for run in (theirs, ours))
+    if before == now or before not in sizes:
+        return ""
+    return f" (with data.first={sizes[before]} the collection is what it was: it was extended)"
 
 
 def _advice(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

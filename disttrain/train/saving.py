@@ -35,6 +35,7 @@ class SavedRun:
 
     Args:
         identity: of `run_identity`; only checkpoints of the same run are gone on from.
+        sizes: of a collection of graphs, see `check_identity`.
         labels: of `Task.describe`, without which the model's output means nothing.
         schema: of the data, by which the model's tensors are sized; None: it is found again from the same data.
         position, model, optimizer, precision, statistics: what is saved, and put back in place.
@@ -45,6 +46,7 @@ class SavedRun:
         experiment: Experiment,
         world: World,
         identity: dict[str, Any],
+        sizes: dict[str, int],
         labels: dict[str, Any],
         schema: dict[str, Any] | None,
         position: Position,
@@ -54,6 +56,7 @@ class SavedRun:
         statistics: RunningStatistics,
     ) -> None:
         self._experiment, self._world, self._identity, self._labels = experiment, world, identity, labels
+        self._sizes = sizes
         self._schema = schema
         self._position, self._model, self._optimizer, self._precision = position, model, optimizer, precision
         self._statistics = statistics
@@ -86,7 +89,9 @@ class SavedRun:
         if found is None:
             return False
         source, name, state = found
-        self._world.together(lambda: check_identity(state["run"], self._identity, self.directory), "resuming")
+        self._world.together(
+            lambda: check_identity(state["run"], self._identity, self.directory, self._sizes), "resuming"
+        )
         tensors = share_tensors(self._world, self.checkpoints, name, source)
         self._model.load_state_dict(_within("model/", tensors))
         restore_optimizer(self._model, self._optimizer, _within("optimizer/", tensors))

@@ -107,8 +107,8 @@ class Trainer:
         """Of the epoch at hand."""
         identity = run_identity(experiment, world, graph.manifest, model)
         self.saved = SavedRun(
-            experiment, world, identity, task.describe(), described_schema(graph), self.position, self.model,
-            self.optimizer, self.precision, self.statistics,
+            experiment, world, identity, graph.manifest.get("sizes", {}), task.describe(), described_schema(graph),
+            self.position, self.model, self.optimizer, self.precision, self.statistics,
         )  # fmt: skip
         self.steps_here, self.seeds_here, self.losses = 0, 0, StepLosses()
         self.step_log = StepLog(self.clock)

@@ -24,6 +24,7 @@ from disttrain.graph.schema import Wants
 from disttrain.train.collection_making import extend_collection, make_collection
 from disttrain.train.collections import prepare_collection
 from disttrain.train.extending import addition_of
+from disttrain.train.job import run
 from disttrain.world import World
 from tests.agents import REPOSITORY
 
@@ -76,6 +77,10 @@ class OnDisk(OnDiskDataset):
     def process(self) -> None:
         for number in range(25):
             self.append(one(number))
+
+
+def as_it_is(graph: Data) -> Data:
+    return graph
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +198,33 @@ def test_extended_graphs_come_after_those_there_and_leave_the_splits(tmp_path: P
     with pytest.raises(ExperimentError, match="never had so many graphs; it had 25, 35, 45"):
         opened(experiment(tmp_path, first=30))
     assert verify_collection(directory) == []
+
+
+@pytest.mark.parametrize("transforms", [[], ["tests.unit.test_train_extending:as_it_is"]], ids=["", "own"])
+def test_a_run_from_before_is_told_how_it_goes_on(tmp_path: Path, transforms: list[str]) -> None:
+    """Also where its fingerprint is not that of the collection alone."""
+    base = experiment(tmp_path / "store", transforms=transforms)
+
+    def trained(epochs: int, **data: Any) -> dict[str, Any]:
+        changed = {
+            "run_dir": str(tmp_path / "run"), "data": base.data.model_copy(update=data),
+            "train": base.train.model_copy(update={"epochs": epochs, "device": "cpu", "threads": 1}),
+        }  # fmt: skip
+        with World.start(device="cpu", timeout=30) as world:
+            return run(base.model_copy(update=changed), world)
+
+    trained(1)
+    extend(base)
+    extend(base, args="{first: 40}")
+    with pytest.raises(ExperimentError) as caught:
+        trained(2)
+    (advice,) = (line for line in str(caught.value).splitlines() if line.startswith("Put these back"))
+    assert advice.startswith(
+        "Put these back as they were (with data.first=25 the collection is what it was: it was extended), or choose"
+    )
+    assert trained(2, first=25)["epochs"] == 2
+    with pytest.raises(ExperimentError, match="it had 25, 35, 45. data.first=null takes all that it has"):
+        trained(3, first=30)
 
 
 def test_the_database_of_a_collection_grows_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
