@@ -97,6 +97,8 @@ class StopRequest:
     _innermost: ClassVar[StopRequest | None] = None
     checkpoints: ClassVar[Path | None] = None
     """Where the run has one from which the same command goes on; None: it has none."""
+    again: ClassVar[str] = "the same command"
+    """What goes on from there."""
 
     def __init__(self, at_once: bool = False, code: int = 0) -> None:
         self._at_once, self._code = at_once, code
@@ -158,9 +160,11 @@ class StopRequest:
             raise self._stopped()
 
     def _stopped(self) -> Stopped:
-        on = "on, or begins again" if self.checkpoints is None else f"on from the checkpoint in {self.checkpoints}"
+        on = "the same command goes on, or begins again"
+        if self.checkpoints is not None:
+            on = f"{self.again} goes on from the checkpoint in {self.checkpoints}"
         return self._told or Stopped(
-            f"stopped by {self.reason} in {guard.place()}; the same command goes {on}",
+            f"stopped by {self.reason} in {guard.place()}; {on}",
             exit_code(self.reason, self._code),
             agreed=False,
             by_signal=self.by_signal,
@@ -326,6 +330,7 @@ def stop_file(experiment: Experiment, world: World, fresh: bool = False) -> Iter
         fresh: the run does not go on from what is there.
     """
     there = Path(experiment.directory) / "checkpoints"
+    StopRequest.again = "the same command without --fresh" if fresh else "the same command"
     with suppress(OSError):
         StopRequest.checkpoints = there if not fresh and any(there.glob("step-*/manifest.json")) else None
     with StopFile(Path(experiment.directory), guard.job_began()) if world.leads_machine else nullcontext():

@@ -128,6 +128,7 @@ def render(request: Request, directory: str, user: str) -> str:
         kill=['[ -z "$2" ] || kill -KILL -- "-$2"', f'{on_host}docker rm --force $(container "$1")'],
         needed=launch.min_nodes or nodes,
         grace=docker.stop_seconds + 30,
+        fresh=request.fresh,
     )
 
 

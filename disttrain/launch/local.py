@@ -93,6 +93,7 @@ def render(request: Request, python: str = "python", gpus: Sequence[str] = ()) -
         kill=['[ -z "$2" ] || kill -KILL -- $(cat "/proc/$2/task/"*/children) "-$2"'],
         needed=launch.min_nodes or nodes,
         grace=_GRACE_SECONDS,
+        fresh=request.fresh,
     )
 
 

@@ -76,7 +76,10 @@ def submit(request: Request) -> int:
         (["squeue", *cluster, "--job", number], "where it stands in the queue"),
         (["disttrain", "status", str(directory)], "how far it is"),
         (["tail", "-F", output], "what it says"),
-        (["touch", f"{directory}/STOP"], "stop it, with a checkpoint; submit it again to go on"),
+        (
+            ["touch", f"{directory}/STOP"],
+            f"stop it, with a checkpoint; submit it again{' without --fresh' * request.fresh} to go on",
+        ),
         (["scancel", *cluster, number], "end it"),
     ):
         if not (points and command[0] == "touch"):

@@ -56,7 +56,7 @@ def render(
         _environment(experiment),
         _start(experiment),
         _running(experiment),
-        _ENDING,
+        _ENDING.replace(_AGAIN, f"{_AGAIN} without --fresh") if fresh else _ENDING,
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -258,6 +258,7 @@ def _contained(container: Container, has_gpus: bool) -> list[str]:
     return ["apptainer", "exec", *gpus, *binds, "--pwd", '"$PWD"', *options, shlex.quote(container.image)]
 
 
+_AGAIN = "submitted again"
 _ENDING = """\
 # Not over, but it can go on: again, unless it was ended by hand, or failed before it had got any further.
 being_ended() {  # by scancel, say: "completing" while the script still runs

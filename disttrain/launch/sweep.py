@@ -74,7 +74,7 @@ def run_points(
         elif not read_progress(run).done:
             passed.set()
         if passed.is_set():
-            _say("stopped; the same command goes on from here")
+            _say(f"stopped; the same command{' without --fresh' * fresh} goes on from here")
             break
     show_results(directory)
     if failed:

@@ -36,6 +36,7 @@ def together_script(
     kill: Sequence[str],
     needed: int,
     grace: int,
+    fresh: bool = False,
 ) -> str:
     """The script of a job.
 
@@ -48,11 +49,15 @@ def together_script(
         kill: likewise, at once.
         needed: so many machines have to last; with fewer, the others are stopped.
         grace: seconds for the machines to stop; then they are killed.
+        fresh: the same again would begin anew.
     """
     lines = ["#!/usr/bin/env bash", *(f"# {line}".rstrip() for line in about), *prepare, "", _START]
     lines += ["stop() {  # machine, process: with a checkpoint", *(f"    {line}" for line in stop), "}", ""]
     lines += ["kill_now() {  # machine, process", *(f"    {line}" for line in kill), "}", ""]
-    lines += [f"needed={needed} grace={grace}", _SUPERVISE]
+    lines += [
+        f"needed={needed} grace={grace}",
+        _SUPERVISE.replace(_AGAIN, f"{_AGAIN} without --fresh" if fresh else _AGAIN),
+    ]
     lines += [shell_command(["start", *command]) for command in machines]
     return "\n".join([*lines, "supervise", ""])
 
@@ -65,6 +70,8 @@ start() {  # in a session of its own: the terminal's Ctrl-C comes to this script
     processes+=($!)
 }
 """
+
+_AGAIN = "the same command"
 
 _SUPERVISE = r"""code=0 lost=0 failed= deadline= heard=
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..config import Experiment
 from ..failure import failed_meanwhile
 from ..report.run_report import note_stop
-from ..stop import Agreement, StopHere, agree_to_stop, stopped_by
+from ..stop import Agreement, StopHere, StopRequest, agree_to_stop, stopped_by
 from ..world import World
 from .evaluate import Evaluation
 
@@ -49,7 +49,7 @@ def stop_here(trainer: Trainer) -> NoReturn:
         trainer.statistics.share()
         saved.save(trainer.all_seconds(), trainer.what("writing a checkpoint"), each=each)
     saved.write("stop")  # for who looks at the run meanwhile: it is cut off again when the run goes on
-    checkpoint = f"a checkpoint is in {saved.checkpoints.directory}, and the same command goes on from it"
+    checkpoint = f"a checkpoint is in {saved.checkpoints.directory}, and {StopRequest.again} goes on from it"
     stopped = agree_to_stop(trainer.world, trainer.stop_request, f"after step {position.step}; {checkpoint}")
     trainer.progress.say(str(stopped))
     trainer.world.barrier("stopping")  # torchrun ends all ranks when the first one leaves

@@ -122,6 +122,15 @@ def test_points_on_disks_that_are_not_seen_here_are_judged_by_their_exit_code(
     assert (trainings.all(elsewhere=True), trainings.run) == (0, ["seed=0"])
 
 
+@pytest.mark.parametrize(("fresh", "again"), [(False, "command"), (True, "command without --fresh")])
+def test_a_sweep_that_was_stopped_says_what_goes_on(
+    trainings: Trainings, capfd: pytest.CaptureFixture[str], fresh: bool, again: str
+) -> None:
+    trainings.stops = {"seed=1"}
+    trainings.all(fresh)
+    assert f"sweep: stopped; the same {again} goes on from here\n" in capfd.readouterr().err
+
+
 def test_the_file_stop_goes_to_the_point_that_runs(trainings: Trainings) -> None:
     def start(point: SweepPoint) -> int:
         Path("runs/tiny/STOP").touch()

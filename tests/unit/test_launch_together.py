@@ -129,6 +129,14 @@ def test_a_request_to_stop_reaches_all(start: Callable[[str], Started], number: 
     assert said.endswith(f"\nstopped by {name}: the same command goes on\n")
 
 
+def test_a_job_that_began_anew_says_what_goes_on(tmp_path: Path) -> None:
+    text = together_script([], [], [["bash", "-c", LASTS, "m1"]], stop=STOP, kill=KILL, needed=1, grace=30, fresh=True)
+    started = Started(text, tmp_path, by_bash=True)
+    started.until_there("m1")
+    started.process.send_signal(signal.SIGTERM)
+    assert started.end()[1].endswith("\nstopped by SIGTERM: the same command without --fresh goes on\n")
+
+
 def test_who_does_not_stop_is_killed(start: Callable[[str], Started]) -> None:
     started = start(job(DEAF, LASTS, grace=1))
     started.until_there("m1", "m2")

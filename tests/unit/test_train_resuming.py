@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from disttrain.config import ExperimentError
-from disttrain.stop import Stopped, StopRequest
+from disttrain.stop import Stopped, StopRequest, stop_file
 from disttrain.world import World
 from tests.training import (
     MANIFEST,
@@ -152,6 +152,18 @@ def test_a_stop_is_heard_at_once_and_the_run_goes_on_exactly(
         for name in ("straight", "run")
     ]
     assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(("fresh", "again"), [(False, "command"), (True, "command without --fresh")])
+def test_it_says_what_goes_on_from_the_checkpoint(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool, again: str
+):
+    """With --fresh, the very same would begin anew, and take the checkpoint away."""
+    monkeypatch.setattr(StopRequest, "again", StopRequest.again)
+    trainer = row_trainer(world, tmp_path, fresh=fresh)
+    stop_after(trainer, 3)
+    with stop_file(trainer.experiment, world, fresh), pytest.raises(Stopped, match=f"the same {again} goes on from it"):
+        trainer.train()
 
 
 def test_a_signal_stops_as_the_file_does(world: World, tmp_path: Path):
