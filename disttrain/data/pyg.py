@@ -29,6 +29,15 @@ _OURS = {
     "pre_filter": "data.pre_filter",
 }
 
+_LAID_OUT: dict[str, tuple[str, tuple[str, ...]]] = {
+    "HGBDataset": ("hgb", ("acm", "dblp", "imdb")),
+    "DBLP": ("dblp", ()),
+    "IMDB": ("imdb", ()),
+    "Planetoid": ("planetoid", ("Cora",)),
+    "TUDataset": ("tu", ("MUTAG", "PROTEINS", "ENZYMES")),
+}
+"""Class -> the folder in which `examples/lay_out_data.py` lays it out, and which of its sets, if it has several."""
+
 
 class _Probe(Exception):
     """Raised in place of downloading, to learn which raw files a data set needs."""
@@ -169,7 +178,7 @@ def _construct(dataset_class: type[Dataset], data: PygData) -> Dataset:
             raise
         raise ExperimentError(
             f"data.dataset: {data.dataset} could not be downloaded ({error}); lay its raw files out yourself: "
-            f"{', '.join(missing)}"
+            f"{', '.join(missing)}{_by_script(data)}"
         ) from error
     except (AssertionError, ValueError, KeyError) as error:
         import traceback
@@ -181,6 +190,22 @@ def _construct(dataset_class: type[Dataset], data: PygData) -> Dataset:
         raise ExperimentError(
             f"data.args: {data.dataset} refuses {data.args or 'no arguments'}: {error or frame.line}"
         ) from error
+
+
+def _by_script(data: PygData) -> str:
+    """For data sets that `examples/lay_out_data.py` knows: how it lays them out."""
+    below, names = _LAID_OUT.get(data.dataset, ("", ()))
+    name = str(data.args.get("name", ""))
+    if not below or (names and (name.lower() if below == "hgb" else name) not in names):
+        return ""
+    root = Path(data.root)
+    fits = root.name == below
+    target = root.parent if fits else Path("data")
+    elsewhere = "" if fits else f", with data.root={target / below}"
+    return (
+        ". For what you have downloaded otherwise, in the repository of disttrain, `python examples/lay_out_data.py "
+        f"FOLDER_OF_IT {target}` does that{elsewhere}"
+    )
 
 
 def is_outdated(data: PygData) -> bool:

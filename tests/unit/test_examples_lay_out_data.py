@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from torch_geometric.data import Dataset
 from torch_geometric.datasets import DBLP, IMDB, HGBDataset, Planetoid, TUDataset
 
-from examples.lay_out_data import AIFB_FILES, CORA_FILES, DBLP_FILES, HGB_FILES, IMDB_FILES, lay_out
+from disttrain.config import ExperimentError, PygData
+from disttrain.data.pyg import _LAID_OUT, _by_script, raw_files
+from examples.lay_out_data import AIFB_FILES, CORA_FILES, DBLP_FILES, HGB, HGB_FILES, IMDB_FILES, TU, lay_out
 
 
 def raw_paths(dataset_class: type[Dataset], **attributes: str) -> list[Path]:
@@ -79,3 +83,38 @@ def test_the_real_cora_opens_without_downloading(tmp_path: Path, real_data: Call
     lay_out(real_data("planetoid-cora"), tmp_path)
     data = Planetoid(str(tmp_path / "planetoid"), "Cora")[0]
     assert (data.num_nodes, data.num_edges) == (2708, 10556)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "known"),
+    [("Planetoid", "Cora", True), ("Planetoid", "PubMed", False), ("IMDB", None, True), ("AMiner", None, False)],
+)
+def test_a_download_that_fails_names_it_for_the_sets_that_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, name: str | None, known: bool
+) -> None:
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    for variable in ("https_proxy", "http_proxy"):  # nobody listens there any more
+        monkeypatch.setenv(variable, f"http://localhost:{port}")
+    for folder in (dataset.lower(), "elsewhere"):
+        root, args = tmp_path / folder, {} if name is None else {"name": name}
+        with pytest.raises(
+            ExperimentError, match="could not be downloaded .*; lay its raw files out yourself: "
+        ) as said:
+            raw_files(PygData(source="pyg", dataset=dataset, root=str(root), args=args))
+        text = str(said.value)
+        assert ("lay_out_data.py" in text) == known
+        if known and folder == "elsewhere":
+            assert text.endswith(f"lay_out_data.py FOLDER_OF_IT data` does that, with data.root=data/{dataset.lower()}")
+        elif known:
+            assert text.endswith(f"lay_out_data.py FOLDER_OF_IT {tmp_path}` does that")
+
+
+def test_the_sets_that_it_knows_are_those_that_messages_send_to_it(tmp_path: Path) -> None:
+    assert _LAID_OUT["TUDataset"][1] == TU and _LAID_OUT["HGBDataset"][1] == tuple(name.lower() for name in HGB)
+    for name in HGB:
+        assert _by_script(PygData(source="pyg", dataset="HGBDataset", root="data/hgb", args={"name": name}))
+    (tmp_path / "a").mkdir()
+    for name, folder in {"Cora": "cora", **{name: f"tu {name}" for name in TU}}.items():
+        assert folder in lay_out(tmp_path, tmp_path / "a")
+        assert any(name in names for _, names in _LAID_OUT.values())
