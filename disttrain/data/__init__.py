@@ -114,7 +114,7 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
     Raises:
         ExperimentError: where the source, the label or the split cannot be what the experiment says.
     """
-    from .split import split_nodes
+    from .split import has_label, split_nodes
     from .transforms import transform_once
 
     if isinstance(data, TablesData):
@@ -154,10 +154,9 @@ def load(data: DataSource, task: Task, scratch: str | Path | None = None) -> Loa
 
         graph, origin = generate(data), "data (generated)"
     loaded = conform(transform_once(graph, data), origin, scratch)
-    others = split_nodes(
-        loaded.data, target_node_type(loaded.data, task), task.label, data.split,
-        numbers=isinstance(task, NodeRegression),
-    )  # fmt: skip
-    if others:
+    target, numbers = target_node_type(loaded.data, task), isinstance(task, NodeRegression)
+    if others := split_nodes(loaded.data, target, task.label, data.split, numbers=numbers):
         loaded.info["in_no_split"] = others
+    if absent := int((~has_label(loaded.data[target][task.label].numpy(), numbers)).sum()):
+        loaded.info["without_label"] = {target: absent}
     return loaded

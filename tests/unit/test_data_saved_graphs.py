@@ -67,7 +67,11 @@ def test_what_was_left_out_or_converted_is_said(tmp_path: Path):
     for name in (f"{person}.names", f"{person}.lookup", "title", "made_of", "scale", "table"):
         assert name in lines[-1], name
     lines = left_out_lines(read(imdb_like().graph, tmp_path).info)
-    assert lines == ["movie.x: sparse became dense (0.0 MB)", "actor.x: sparse became dense (0.0 MB)"]
+    assert lines == [
+        '"movie": 1 node without a label, in no split',
+        "movie.x: sparse became dense (0.0 MB)",
+        "actor.x: sparse became dense (0.0 MB)",
+    ]
 
 
 @pytest.mark.parametrize("mapped", [True, False])

@@ -14,8 +14,9 @@ import torch
 from pydantic import TypeAdapter
 from torch_geometric.data import Data, HeteroData
 
-from disttrain.config import DataSource, ExperimentError, NodeClassification
-from disttrain.data import fingerprint, load, target_node_type
+from disttrain.config import DataSource, ExperimentError, NodeClassification, Task
+from disttrain.config.counted import counted
+from disttrain.data import fingerprint, left_out_lines, load, target_node_type
 from disttrain.data.homogeneous import to_heterogeneous
 from disttrain.data.loaded import conform
 from disttrain.data.pyg import is_there
@@ -27,6 +28,27 @@ HALF = {"by": "ratio", "train": 0.5, "val": 0.25, "test": 0.25}
 
 def source(**values: Any) -> Any:
     return ADAPTER.validate_python(values)
+
+
+def partly_labelled(number: bool = False) -> HeteroData:
+    data = hetero()
+    data["user"].y = torch.tensor([0.5, float("nan"), -1.0, 2.0]) if number else torch.tensor([0, -1, -1, 1])
+    return data
+
+
+@pytest.mark.parametrize(("kind", "absent"), [("node_classification", 2), ("node_regression", 1)])
+def test_nodes_without_a_label_are_counted(tmp_path: Path, kind: str, absent: int) -> None:
+    task, number = TypeAdapter(Task).validate_python({"kind": kind}), kind == "node_regression"
+    path = tmp_path / "graph.pt"
+    torch.save(partly_labelled(number), path)
+    split = {"by": "ratio", "train": 1, "val": 0, "test": 0}
+    function = {"source": "python", "function": f"{__name__}:partly_labelled", "args": {"number": number}}
+    for given in (function, {"source": "file", "path": str(path)}):
+        info = load(source(**given, split=split), task).info
+        assert info["without_label"] == {"user": absent}
+        assert f'"user": {counted(absent, "node")} without a label, in no split' in left_out_lines(info)
+    whole = load(source(**{**function, "function": f"{__name__}:hetero", "args": {}}, split=split), task).info
+    assert "without_label" not in whole
 
 
 def hetero() -> HeteroData:
