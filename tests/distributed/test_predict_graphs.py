@@ -149,6 +149,14 @@ def refusal(place: Path, *overrides: str, run_name: str = "classes", **given: An
     return str(caught.value)
 
 
+def test_a_run_on_the_first_graphs_predicts_those_of_another_function(place: Path) -> None:
+    """`data.first` is of the collection that it was trained on; the message says how it is taken off."""
+    others = "data.args={count: 6, labels: false}", "data.first=5"
+    assert "never had so many graphs; it had 6. data.first=null takes all that it has" in refusal(place, *others)
+    _, rows = ask(place, "taken-off", *others, "data.first=null", run_name="classes")
+    assert len(rows) == 6
+
+
 def test_what_is_refused_leaves_nothing(place: Path) -> None:
     assert '--key nam: the graphs have no such attribute with a number or text for each; did you mean "name"?' in (
         refusal(place, key="nam")
