@@ -152,6 +152,7 @@ def test_a_rank_that_cannot_stop_by_itself_leaves_and_the_first_says_why(first: 
     """Its main thread is in a long call of C, and another rank has been told to stop."""
     program = f"""
 import ctypes, signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # in all threads that there will be
 from types import SimpleNamespace
 from disttrain import failure
 from disttrain.notes import Over
@@ -161,7 +162,6 @@ failure._SECONDS_TO_LEAVE = 1.0
 notes = SimpleNamespace(over=Over("stopped by STOP in partitioning", "stopped", 0), trouble=lambda: "over")
 world = SimpleNamespace(notes=notes, machine=0, is_lead={first})
 with StopRequest(at_once=True):
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     threading.Thread(target=failure.leave_with_the_others, args=[world], daemon=True).start()
     ctypes.CDLL(None).pause()
 """
