@@ -14,12 +14,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.util import Finalize
 
 from . import watchdog, watchman
 from .watchman import BEAT_SECONDS, ROOM
 
 _SECONDS_TO_START = 300.0
 """A rank may be silent for so long before it knows its timeout: libraries load from slow disks."""
+
+_AFTER_OTHERS = -1000
+"""That of multiprocessing's own folder is -100; the lowest comes last."""
 
 _line: int | None = None
 _board: mmap.mmap | None = None
@@ -103,8 +107,8 @@ def expect_beats(seconds: float) -> None:
 
 def own(path: str) -> None:
     """A temporary file or folder that is to go with this process; with a rank that has a guard, however it ends."""
-    if not _owned:
-        atexit.register(_remove_owned, os.getpid())
+    if not _owned:  # what multiprocessing removes by itself, such as its temporary folder, it has to find
+        Finalize(None, _remove_owned, args=(os.getpid(),), exitpriority=_AFTER_OTHERS)
     _owned.append(path)
     _tell(f"own {path}")
 

@@ -105,7 +105,8 @@ class Processes:
         context: Any = multiprocessing.get_context(self.start_method)
         if self.start_method == "forkserver":
             context.set_forkserver_preload(_PRELOADED)
-            guard.own(get_temp_dir())  # in which is the socket of the server
+            if multiprocessing.parent_process() is None:  # else it may be that of the parent
+                guard.own(get_temp_dir())  # in which is the socket of the server
         forked = self.start_method == "fork"
         self._finalize = Finalize(self, _end, args=(self.workers,), exitpriority=10)
         parcel = None if forked else pack(self.graphs)
