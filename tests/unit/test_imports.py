@@ -31,7 +31,8 @@ MAY_SEE: dict[str, set[str]] = {
     "predict": _BELOW_TRAIN | {"train"},
     "inspect": _BELOW_TRAIN | {"train"},
     "launch": _CONFIG,
-    "cli": _BELOW_TRAIN | {"train", "predict", "inspect", "launch", "preflight"},
+    "joining": _WORLD | {"preflight"},
+    "cli": _BELOW_TRAIN | {"train", "predict", "inspect", "launch", "preflight", "joining"},
     "__main__": _BELOW_TRAIN | {"train", "predict", "inspect", "launch", "preflight", "cli"},
 }
 """Part of the package -> the other parts that it may import; "" is the package itself."""
